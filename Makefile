@@ -1,0 +1,37 @@
+# Three to learn: make demo, make test, make lint. Each does all of its own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test lint sweep bench clean
+
+demo: $(READY)
+	@$(BIN)/python scripts/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n auto
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/towncrier build --draft --version next > /dev/null
+
+# Every operator of PyTorch's own database that runs on CPU; minutes.
+sweep: $(READY)
+	$(BIN)/python -m tests.sweep
+
+# Cost of recording next to SGLang's and FlashInfer's loggers; fetches both.
+bench: $(READY)
+	$(BIN)/python bench/overhead.py
+
+clean:
+	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .import_linter_cache
+
+$(READY): requirements-dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@

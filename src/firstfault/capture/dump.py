@@ -1,0 +1,326 @@
+"""Level 10: the tensors of a call on disk, its inputs before it runs.
+
+    20260319_004821_182_pid919286_RotaryEmbedding.forward_call0001/
+        inputs.pt        arg_0, arg_1, kwarg_x, …; and the random-number state, as records of the archive
+        outputs.pt       result, result_0, …; and mutated_arg_0, … for what the call changed in place
+        metadata.json    function_name, execution_status, …
+
+A dump's folder bears the call's name and exists before anything is copied. A process keeps the last
+complete dumps within its budget, and the ones in flight always.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import shutil
+import time
+from ast import literal_eval
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from firstfault.capture import archive, snapshot
+from firstfault.capture.describe import Found, PathKey
+from firstfault.record import layout, schema
+from firstfault.settings import Settings
+
+PAGE = 4096
+FREE_SHARE = 20
+MOST_FREE = 2**30
+"""A twentieth of the disk, at most 1 GiB, is left free for the program."""
+
+
+class Skipped(Exception):
+    """A dump that is not made; the text says why."""
+
+
+class Dumper:
+    """The dumps of one process, within its budget."""
+
+    def __init__(self, folder: Path, settings: Settings, pid: int) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._pid = pid
+        self._calls: dict[str, int] = {}
+        self._complete: deque[tuple[Path, int]] = deque()
+        self._kept_bytes = 0
+        self.wanted = lru_cache(maxsize=None)(self._wanted)
+
+    def begin(self, call: schema.Call, found: list[Found], not_captured: int) -> OpenDump:
+        """Save the inputs of a call that is about to run.
+
+        Args:
+            call: the call, with its arguments described.
+            found: the tensors among them.
+            not_captured: how many values the walk over the arguments left out.
+
+        Raises:
+            Skipped: it does not fit the budget or the disk.
+            OSError: the system refused to write it; nothing is left of it.
+        """
+        keyed = dict(_keyed(found, _input_key))
+        planned = snapshot.plan(keyed.items())
+        self._folder.mkdir(mode=layout.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        self.check(planned.nbytes)
+        index = self._calls[call.op] = self._calls.get(call.op, 0) + 1
+        now = time.time()
+        stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(now)) + f"_{int(now * 1000) % 1000:03d}"
+        folder = self._folder / layout.dump_name(stamp, self._pid, call.op, index)
+        folder.mkdir(mode=layout.PRIVATE_FOLDER)
+        try:
+            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def check(self, nbytes: int) -> None:
+        """Refuse what is larger than the budget, or would fill the disk.
+
+        Raises:
+            Skipped: with the sizes.
+        """
+        budget = self._settings.dump_max_bytes
+        if nbytes > budget:
+            raise Skipped(f"{nbytes} bytes of tensors exceed FIRSTFAULT_DUMP_MAX_BYTES={budget}")
+        disk = shutil.disk_usage(self._folder)
+        keep_free = min(MOST_FREE, disk.total // FREE_SHARE)
+        if disk.free - nbytes < keep_free:
+            raise Skipped(f"{nbytes} bytes of tensors would leave less than {keep_free} bytes of disk free")
+
+    def complete(self, folder: Path, nbytes: int) -> None:
+        """Count a dump as complete, and drop the oldest ones beyond the budget."""
+        self._complete.append((folder, nbytes))
+        self._kept_bytes += nbytes
+        limit = self._settings
+        while len(self._complete) > 1 and (
+            len(self._complete) > limit.dump_max_calls or self._kept_bytes > limit.dump_max_bytes
+        ):
+            oldest, size = self._complete.popleft()
+            self._kept_bytes -= size
+            shutil.rmtree(oldest, ignore_errors=True)
+
+    def _wanted(self, op: str) -> bool:
+        """Whether the include and exclude patterns let ``op`` through."""
+        include, exclude = self._settings.dump_include, self._settings.dump_exclude
+        if include and not any(fnmatch.fnmatch(op, pattern) for pattern in include):
+            return False
+        return not any(fnmatch.fnmatch(op, pattern) for pattern in exclude)
+
+
+class OpenDump:
+    """The dump of a call in flight: its inputs are on disk."""
+
+    def __init__(
+        self,
+        dumper: Dumper,
+        folder: Path,
+        call: schema.Call,
+        stamp: str,
+        pid: int,
+        keyed: dict[str, Found],
+        planned: snapshot.Plan,
+        not_captured: int,
+    ) -> None:
+        self.folder = folder
+        self._dumper = dumper
+        self._keyed = keyed
+        self._metadata_fd = -1
+        self._inputs = snapshot.take(planned)
+        state = _random_state({item.tensor.device for item in keyed.values() if item.tensor.is_cuda})
+        self.nbytes = _write(folder / layout.INPUTS, self._inputs, state)
+        keys = self._inputs.keys
+        self._metadata: dict[str, Any] = {
+            "function_name": call.op,
+            "timestamp": stamp,
+            "process_id": pid,
+            "execution_status": "inputs_saved",
+            "input_metadata": dict(_flat_call(call)),
+            "input_tensor_keys": keys,
+            "output_metadata": {},
+            "output_tensor_keys": [],
+            "mutated_tensor_keys": [],
+            "call_number": call.n,
+            "thread_id": call.tid,
+            "tensor_paths": {key: keyed[key].path for key in keys},
+            "random_state": list(state),
+            "not_captured": planned.unreachable | _left_out("inputs", not_captured),
+            "args": call.args,
+            "kwargs": call.kwargs,
+            "result": None,
+        }
+        self._write_metadata()
+
+    def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
+        """Save the outputs and what the call changed in place; return the paths to the latter.
+
+        Raises:
+            Skipped, OSError: the outputs did not fit; the dump then says that the call completed without them.
+        """
+        changed = [key for key, _ in self._inputs.changed()]
+        keyed = dict(_keyed(found, _output_key))
+        planned = snapshot.plan([*keyed.items(), *((f"mutated_{key}", self._keyed[key]) for key in changed)])
+        self._metadata["execution_status"] = "completed"
+        self._metadata["output_metadata"] = dict(_flat(result, "result"))
+        self._metadata["result"] = result
+        try:
+            self._save_outputs(planned, keyed)
+        except (Skipped, OSError) as reason:
+            planned.unreachable["outputs"] = str(reason)
+            raise
+        finally:
+            self._metadata["not_captured"] |= planned.unreachable | _left_out("outputs", not_captured)
+            self._close()
+        return [self._keyed[key].path for key in changed]
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the call as ended by ``error``."""
+        self._metadata["execution_status"] = "exception"
+        self._metadata["exception"] = {"type": type(error).__name__, "message": text_of(error)}
+        self._close()
+
+    def _save_outputs(self, planned: snapshot.Plan, keyed: dict[str, Found]) -> None:
+        if not (planned.ranges or planned.others):
+            return
+        self._dumper.check(planned.nbytes)
+        outputs = snapshot.take(planned)
+        path = self.folder / layout.OUTPUTS
+        try:
+            self.nbytes += _write(path, outputs, {})
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        self._metadata["output_tensor_keys"] = [key for key in outputs.keys if key in keyed]
+        self._metadata["mutated_tensor_keys"] = [key for key in outputs.keys if key not in keyed]
+        self._metadata["tensor_paths"] |= {key: item.path for key, item in keyed.items()}
+
+    def _close(self) -> None:
+        self._write_metadata()
+        os.close(self._metadata_fd)
+        self._inputs = None  # type: ignore[assignment]
+        self._dumper.complete(self.folder, self.nbytes)
+
+    def _write_metadata(self) -> None:
+        """Put ``metadata.json`` there whole, or leave the one that is there.
+
+        The first goes to another name and is renamed. A later one within a page is one ``pwrite`` over
+        it, which no signal can interrupt midway: renaming over a file costs 230 µs on ext4, this 3.
+        """
+        data = _one_field_a_line(self._metadata)
+        if self._metadata_fd >= 0:
+            length = os.fstat(self._metadata_fd).st_size
+            if max(length, len(data)) <= PAGE:
+                os.pwrite(self._metadata_fd, data.ljust(length), 0)
+                return
+            os.close(self._metadata_fd)
+        path = self.folder / layout.METADATA
+        unfinished = path.with_suffix(".unfinished")
+        self._metadata_fd = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.PRIVATE_FILE
+        )
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._metadata_fd, view) :]
+        os.replace(unfinished, path)
+
+
+def _write(path: Path, taken: snapshot.Snapshot, state: dict[str, bytes]) -> int:
+    attachments = {f"random_state/{name}": data for name, data in state.items()}
+    if not taken.others and taken.plan.nbytes < archive.LARGEST:
+        return archive.write(path, taken.views, taken.storages, attachments)
+    values = archive.tensors(taken.views, taken.storages) | taken.others
+    return archive.write_any(path, values, attachments)
+
+
+def _one_field_a_line(fields: dict[str, Any]) -> bytes:
+    """JSON that a person can read and that stays within a page for most calls."""
+    lines = [f"  {json.dumps(name)}: ".encode() + msgspec.json.encode(value) for name, value in fields.items()]
+    return b"{\n" + b",\n".join(lines) + b"\n}"
+
+
+def _random_state(devices: set[torch.device]) -> dict[str, bytes]:
+    """State of the CPU's generator and of each device's that the arguments live on."""
+    state = {"cpu": archive.raw(torch.get_rng_state())}
+    for device in devices:
+        with suppress(RuntimeError):
+            state[str(device)] = archive.raw(torch.cuda.get_rng_state(device))
+    return state
+
+
+def _keyed(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
+    """The tensors by their key in the archive; a key that comes twice is told apart by a suffix."""
+    seen: set[str] = set()
+    for item in found:
+        base = key = key_of(item.path)
+        again = 2
+        while key in seen:
+            key, again = f"{base}__{again}", again + 1
+        seen.add(key)
+        yield key, item
+
+
+def _input_key(path: tuple[PathKey, ...]) -> str:
+    return ("arg_" if isinstance(path[0], int) else "kwarg_") + "_".join(map(str, path))
+
+
+def _output_key(path: tuple[PathKey, ...]) -> str:
+    return "_".join(("result", *map(str, path)))
+
+
+def _left_out(side: str, count: int) -> dict[str, str]:
+    return {side: f"{count} values beyond the limits of a description"} if count else {}
+
+
+def _flat_call(call: schema.Call) -> Iterator[tuple[str, Any]]:
+    for index, value in enumerate(call.args or ()):
+        yield from _flat(value, f"arg_{index}")
+    for name, value in (call.kwargs or {}).items():
+        yield from _flat(value, f"kwarg_{name}")
+
+
+def _flat(value: schema.Value, key: str) -> Iterator[tuple[str, Any]]:
+    """What is no tensor, flattened to the keys that SGLang's ``metadata.json`` has."""
+    if isinstance(value, schema.Tensor):
+        return
+    if isinstance(value, schema.Sequence):
+        for index, item in enumerate(value.items):
+            yield from _flat(item, f"{key}_{index}")
+        yield f"{key}__container", {"type": value.name, "length": value.length}
+    elif isinstance(value, schema.Mapping):
+        names = [name if value.fields else _plain_key(name) for name in value.keys]
+        for name, item in zip(names, value.values, strict=True):
+            yield from _flat(item, f"{key}_{name}")
+        yield f"{key}__container", {"type": value.name, "keys": names}
+    elif isinstance(value, schema.Opaque) and value.name == "dtype":
+        yield key, {"type": "torch.dtype", "value": value.repr}
+    elif isinstance(value, schema.Opaque):
+        yield key, {"type": value.name, "repr": value.repr or value.why or f"shape={value.shape}"}
+    elif isinstance(value, schema.Text):
+        yield key, {"type": "str", "repr": value.start, "length": value.length}
+    elif isinstance(value, schema.Number):
+        yield key, {"type": "number", "repr": value.text}
+    else:
+        yield key, value
+
+
+def _plain_key(key: str) -> str:
+    """A dict's key as ``str`` gives it, from its ``repr``."""
+    try:
+        return str(literal_eval(key))
+    except (ValueError, SyntaxError):
+        return key
+
+
+def text_of(error: BaseException) -> str:
+    """The message of an exception, whose ``__str__`` may itself raise."""
+    try:
+        return str(error)
+    except Exception as raised:
+        return f"<its message raised {type(raised).__name__}>"

@@ -1,0 +1,300 @@
+"""The process's recorder: a call begins, returns or raises → records to every writer, in that order.
+
+    call = begin("RMSNorm.forward", "boundary", args, kwargs, frame)
+    …
+    call.returned(result)        or        call.raised(error)
+
+``begin`` answers None where a call is not recorded: when it is made by recording itself. None of them
+raises what went wrong in recording.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import multiprocessing.util
+import os
+import threading
+import time
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+from firstfault import settings
+from firstfault.capture import describe, dump, guard, stats, writers
+from firstfault.record import schema
+from firstfault.record.text_log import CAPTURE_SKIP
+from firstfault.settings import Level, Settings
+
+_LONGEST_MESSAGE = 10_000
+_TORCH_CALLERS = ("torch/nn/modules/module.py", "torch/_ops.py", "firstfault/capture/targets/nn_module.py")
+
+
+class _Thread(threading.local):
+    """What each thread keeps: the calls it is in, and whether it is in the middle of recording one."""
+
+    def __init__(self) -> None:
+        self.calls: list[OpenCall] = []
+        self.busy = False
+        self.tid = threading.get_native_id()
+
+
+class Recorder:
+    """The recording of one process: its numbering, its writers, its dumps."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self.level = chosen.level
+        self.thread = _Thread()
+        self._pid = os.getpid()
+        self._count = itertools.count(1)
+        self._begun = 0
+        self.writers: list[writers.Writer] = []
+        self._record: writers.RecordWriter | None = None
+        folder = None
+        if (text := writers.open_text(chosen)) is not None:
+            self.writers.append(text)
+        if (opened := writers.open_record(chosen)) is not None:
+            self._record, folder = opened
+            self.writers.append(self._record)
+        self.dumper: dump.Dumper | None = None
+        if self.level >= Level.DUMPS:
+            self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)
+
+    def begin(self, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> OpenCall:
+        """Write that a call begins, and save its inputs at level 10."""
+        thread = self.thread
+        n = self._begun = next(self._count)
+        parent = thread.calls[-1].n if thread.calls else 0
+        site = _site(frame) if self._record is not None else ""
+        record = schema.Call(n, time.time_ns(), op, target, parent, thread.tid, site)
+        call = OpenCall(self, n, op, thread)
+        if self.level < Level.METADATA:
+            for writer in self.writers:
+                writer.call(record)
+        else:
+            self._describe_inputs(call, record, args, kwargs)
+        thread.calls.append(call)
+        return call
+
+    def note(self, code: str, message: str, n: int = 0) -> None:
+        """Write a note into the recording."""
+        record = schema.Note(time.time_ns(), code, message, n)
+        for writer in self.writers:
+            writer.note(record)
+
+    def dumped(self, n: int, side: str, path: str = "", nbytes: int = 0, skipped: str | None = None) -> None:
+        """Write where one side of a call was saved, or why it was not."""
+        record = schema.Dump(n, side, path, nbytes, skipped)
+        for writer in self.writers:
+            writer.dumped(record)
+
+    def end(self) -> None:
+        """Write that the process ends by itself."""
+        if self._record is not None and self._pid == os.getpid():
+            self._record.end(schema.End(time.time_ns(), self._begun))
+            self.writers.remove(self._record)
+            self._record = None
+
+    def close(self) -> None:
+        """Give the files back without a word, as a forked child does with those of its parent."""
+        for writer in self.writers:
+            writer.close()
+        self.writers = []
+        self._record = None
+
+    def _describe_inputs(
+        self, call: OpenCall, record: schema.Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        walk = describe.Walk(dump=self.dumper is not None)
+        record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
+        call.inputs = walk.found
+        if self.level < Level.STATISTICS:
+            for writer in self.writers:
+                writer.call(record)
+            return
+        for writer in self.writers:
+            writer.begun(record)
+        fill_statistics(walk.found)
+        inputs = schema.Inputs(record.n, record.args, record.kwargs)
+        for writer in self.writers:
+            writer.inputs(inputs)
+        if self.dumper is not None and self.dumper.wanted(record.op):
+            call.dump = self._dump_inputs(self.dumper, record, walk)
+
+    def _dump_inputs(self, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> dump.OpenDump | None:
+        if (reason := _no_dump_now()) is not None:
+            self.dumped(record.n, "inputs", skipped=reason)
+            return None
+        try:
+            opened = dumper.begin(record, walk.found, walk.cut)
+        except (dump.Skipped, OSError, RuntimeError) as reason_not:
+            self.dumped(record.n, "inputs", skipped=str(reason_not))
+            return None
+        self.dumped(record.n, "inputs", str(opened.folder), opened.nbytes)
+        return opened
+
+
+class OpenCall:
+    """A call that has begun and not ended."""
+
+    __slots__ = ("_recorder", "_thread", "dump", "inputs", "n", "op")
+
+    def __init__(self, recorder: Recorder, n: int, op: str, thread: _Thread) -> None:
+        self._recorder = recorder
+        self._thread = thread
+        self.n = n
+        self.op = op
+        self.inputs: list[describe.Found] = []
+        self.dump: dump.OpenDump | None = None
+
+    def returned(self, result: Any) -> None:
+        """Write that the call came back, with its result and what it changed in place."""
+        recorder, thread = self._recorder, self._thread
+        if recorder is not _current or not self._leave():
+            return
+        thread.busy = True
+        try:
+            with guard.unseen():
+                self._returned(recorder, result)
+        except Exception as error:
+            guard.internal_error("recording a return", error)
+        finally:
+            thread.busy = False
+
+    def raised(self, error: BaseException) -> None:
+        """Write that the call ended in ``error``."""
+        recorder, thread = self._recorder, self._thread
+        if recorder is not _current or not self._leave():
+            return
+        thread.busy = True
+        try:
+            message = dump.text_of(error)[:_LONGEST_MESSAGE]
+            record = schema.Raise(self.n, time.time_ns(), type(error).__name__, message, thread.tid)
+            for writer in recorder.writers:
+                writer.raised(record, self.op)
+            if self.dump is not None:
+                self.dump.fail(error)
+        except Exception as internal:
+            guard.internal_error("recording an exception", internal)
+        finally:
+            thread.busy = False
+
+    def _returned(self, recorder: Recorder, result: Any) -> None:
+        record = schema.Return(self.n, time.time_ns(), self._thread.tid)
+        if recorder.level >= Level.METADATA:
+            walk = describe.Walk(dump=self.dump is not None)
+            record.described = True
+            record.out = describe.describe(result, walk)
+            changed = [item.path for item in self.inputs if _version_moved(item)]
+            if recorder.level >= Level.STATISTICS:
+                fill_statistics(walk.found)
+            if self.dump is not None:
+                changed += self._dump_outputs(recorder, self.dump, record, walk)
+            record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
+        for writer in recorder.writers:
+            writer.returned(record)
+
+    def _dump_outputs(
+        self, recorder: Recorder, opened: dump.OpenDump, record: schema.Return, walk: describe.Walk
+    ) -> list[tuple[describe.PathKey, ...]]:
+        before = opened.nbytes
+        try:
+            changed = opened.finish(record.out, walk.found, walk.cut)
+        except (dump.Skipped, OSError, RuntimeError) as reason:
+            recorder.dumped(self.n, "outputs", skipped=str(reason))
+            return []
+        recorder.dumped(self.n, "outputs", str(opened.folder), opened.nbytes - before)
+        return changed
+
+    def _leave(self) -> bool:
+        """Take the call off its thread's stack, with any that were never closed (a killed generator)."""
+        calls = self._thread.calls
+        if self not in calls:
+            return False
+        del calls[calls.index(self) :]
+        return True
+
+
+def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> OpenCall | None:
+    """Record that a call begins; see the module's docstring."""
+    recorder = _recorder()
+    thread = recorder.thread
+    if thread.busy:
+        return None
+    thread.busy = True
+    try:
+        with guard.unseen():
+            return recorder.begin(op, target, args, kwargs, frame)
+    except Exception as error:
+        guard.internal_error("recording a call", error)
+        return None
+    finally:
+        thread.busy = False
+
+
+def fill_statistics(found: list[describe.Found]) -> None:
+    """Read the values of the tensors of one side of a call, as far as the moment allows."""
+    if found:
+        stats.fill_all(found, guard.values_out_of_reach(), capturing=guard.graph_capture_active())
+
+
+def note(code: str, message: str) -> None:
+    """Write a note into the recording of this process."""
+    _recorder().note(code, message)
+
+
+_current: Recorder | None = None
+_opening = threading.Lock()
+
+
+def _recorder() -> Recorder:
+    """The recorder of this process, opened at its first call."""
+    global _current
+    if _current is None:
+        with _opening:
+            if _current is None:
+                _current = Recorder(settings.current())
+                _end_with_process(_current)
+    return _current
+
+
+def _end_with_process(recorder: Recorder) -> None:
+    atexit.register(recorder.end)
+    if multiprocessing.parent_process() is not None:
+        # A forked multiprocessing child leaves by os._exit, past atexit, but runs these.
+        multiprocessing.util.Finalize(None, recorder.end, exitpriority=0)
+
+
+def _after_fork_in_child() -> None:
+    """Leave the parent's recording alone; the child opens its own at its first call."""
+    global _current, _opening
+    _opening = threading.Lock()
+    if _current is not None:
+        _current.close()
+        _current = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _no_dump_now() -> str | None:
+    if guard.graph_capture_active():
+        return CAPTURE_SKIP
+    return guard.values_out_of_reach()
+
+
+def _version_moved(item: describe.Found) -> bool:
+    before = item.described.version
+    return before is not None and not item.tensor.is_inference() and item.tensor._version != before
+
+
+def _site(frame: FrameType | None) -> str:
+    """Where the call was made, as ``file:line``; torch's own frames between module and forward are passed over."""
+    while frame is not None and frame.f_code.co_filename.endswith(_TORCH_CALLERS):
+        frame = frame.f_back
+    return _file_line(frame.f_code, frame.f_lineno) if frame is not None else ""
+
+
+@lru_cache(maxsize=4096)
+def _file_line(code: CodeType, line: int) -> str:
+    return f"{code.co_filename}:{line}"

@@ -1,0 +1,235 @@
+"""Records → the places that they go to: the text log and the recording, each behind the same few methods.
+
+A writer that can no longer write (a full disk, a closed stream) counts what it lost, says so once, and
+tries again at the next record; it never raises.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import firstfault
+from firstfault import peers, settings
+from firstfault.capture.guard import tell
+from firstfault.record import codec, layout, schema, text_log
+from firstfault.record.sinks.append_file import AppendFile
+from firstfault.record.sinks.segments import Segments
+from firstfault.record.sinks.stream import Stream
+
+
+class Sink(Protocol):
+    """Moves bytes; knows no records."""
+
+    def write(self, data: bytes) -> None:
+        """Take ``data`` whole or raise ``OSError``."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class _Losses:
+    """Counts what could not be written, and tells of it once until it works again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.lost = 0
+        self._told = False
+
+    def attempt(self, write: Callable[[bytes], None], data: bytes) -> bool:
+        """Whether ``data`` was written."""
+        try:
+            write(data)
+        except (OSError, ValueError) as error:
+            self.lost += 1
+            if not self._told:
+                self._told = True
+                tell(f"cannot write to {self._name} ({error}); the program runs on, lost records are counted")
+            return False
+        return True
+
+
+class TextWriter:
+    """The text log in SGLang's format, on a file or stream."""
+
+    def __init__(self, sink: Sink, name: str, *, shared: bool) -> None:
+        """``shared`` tells that others write to the same place, so that every call names its process."""
+        self._sink = sink
+        self._losses = _Losses(name)
+        self._pid = os.getpid()
+        self._own_thread = None if shared else threading.main_thread().native_id
+        self._ops: dict[int, str] = {}
+
+    def call(self, record: schema.Call) -> None:
+        """Write the opening block of a call."""
+        self._write(text_log.call(record, self._identity(record.tid)))
+
+    def begun(self, record: schema.Call) -> None:
+        """Write the name of a call whose arguments follow."""
+        self._write(text_log.opening(record, self._identity(record.tid)))
+
+    def inputs(self, record: schema.Inputs) -> None:
+        """Write the arguments of the call last begun in this thread."""
+        self._write(text_log.inputs(record))
+
+    def returned(self, record: schema.Return) -> None:
+        """Write the output block of a call."""
+        text = text_log.returned(record, self._identity(record.tid))
+        if text:
+            self._write(text)
+
+    def raised(self, record: schema.Raise, op: str) -> None:
+        """Write the line of an exception."""
+        self._write(text_log.raised(record, op, self._identity(record.tid)))
+
+    def dumped(self, record: schema.Dump) -> None:
+        """Write the line of a dump."""
+        self._write(text_log.dumped(record))
+
+    def note(self, record: schema.Note) -> None:
+        """The text format has no line for it."""
+
+    def close(self) -> None:
+        """Give the destination back."""
+        self._sink.close()
+
+    def _identity(self, tid: int) -> str:
+        return "" if tid == self._own_thread else text_log.identity(self._pid, tid)
+
+    def _write(self, text: str) -> None:
+        self._losses.attempt(self._sink.write, text.encode("utf-8", "replace"))
+
+
+class RecordWriter:
+    """The structured record, in segments of JSON lines."""
+
+    def __init__(self, sink: Sink, name: str) -> None:
+        self._sink = sink
+        self._losses = _Losses(name)
+
+    def call(self, record: schema.Call) -> None:
+        """Write a call."""
+        self._write(record)
+
+    begun = call
+
+    def inputs(self, record: schema.Inputs) -> None:
+        """Write the statistics of a call's arguments."""
+        self._write(record)
+
+    def returned(self, record: schema.Return) -> None:
+        """Write a return."""
+        self._write(record)
+
+    def raised(self, record: schema.Raise, op: str) -> None:
+        """Write an exception."""
+        self._write(record)
+
+    def dumped(self, record: schema.Dump) -> None:
+        """Write a dump."""
+        self._write(record)
+
+    def note(self, record: schema.Note) -> None:
+        """Write a note."""
+        self._write(record)
+
+    def end(self, record: schema.End) -> None:
+        """Write the end, and give the files back."""
+        self._write(record)
+        self._sink.close()
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._sink.close()
+
+    def _write(self, record: schema.Record) -> None:
+        losses = self._losses
+        written = losses.attempt(self._sink.write, codec.encode(record))
+        if written and losses.lost:
+            lost, losses.lost = losses.lost, 0
+            message = "records could not be written (disk full or file gone)"
+            losses.attempt(self._sink.write, codec.encode(schema.Note(time.time_ns(), "lost", message, count=lost)))
+
+
+Writer = TextWriter | RecordWriter
+
+
+def open_text(chosen: settings.Settings) -> TextWriter | None:
+    """The text log that the settings ask for; None, with one line to the user, where it cannot be opened."""
+    dest = chosen.text_dest
+    if dest is None:
+        return None
+    if dest in ("stdout", "stderr"):
+        return TextWriter(Stream(dest), dest, shared=_is_worker())
+    path = Path(_expand(dest))
+    try:
+        sink = AppendFile(path)
+    except OSError as error:
+        tell(f"cannot write the text log to {path}: {error.strerror}. Choose another FIRSTFAULT_LOGDEST.")
+        return None
+    return TextWriter(sink, str(path), shared=sink.started_at > 0)
+
+
+def open_record(chosen: settings.Settings) -> tuple[RecordWriter, Path] | None:
+    """The recording that the settings ask for, with this process's folder in it."""
+    if chosen.recording is None:
+        return None
+    folder = layout.process_folder(chosen.recording, host_name(), os.getpid())
+    header = _header(chosen)
+    try:
+        sink = Segments(folder, header)
+    except OSError as error:
+        tell(f"cannot record to {folder}: {error.strerror}. Choose another FIRSTFAULT_DIR.")
+        return None
+    return RecordWriter(sink, str(folder)), folder
+
+
+def dump_folder(chosen: settings.Settings, process_folder: Path | None) -> Path:
+    """Where the dumps of this process go."""
+    if chosen.dump_dir is None and process_folder is not None:
+        return process_folder / layout.DUMPS
+    return Path(_expand(chosen.dump_dir or "sglang_kernel_api_dumps"))
+
+
+def host_name() -> str:
+    """The host's short name, fit for a file name."""
+    return "".join(char if char.isalnum() or char in "-_" else "_" for char in os.uname().nodename.split(".")[0])
+
+
+def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
+    """What gives the first line of each segment; the versions are looked up once."""
+    version = sys.version.split()[0]
+    versions = {"firstfault": firstfault.__version__, "python": version} | peers.installed_versions()
+
+    def line(segment: int) -> bytes:
+        return codec.encode(
+            schema.Header(
+                schema=schema.SCHEMA_VERSION,
+                t=time.time_ns(),
+                pid=os.getpid(),
+                host=host_name(),
+                rank=settings.rank_of(os.environ),
+                level=chosen.level,
+                segment=segment,
+                ppid=os.getppid(),
+                main_tid=threading.main_thread().native_id or 0,
+                versions=versions,
+            )
+        )
+
+    return line
+
+
+def _expand(template: str) -> str:
+    return settings.expand(template, pid=os.getpid(), rank=settings.rank_of(os.environ), host=host_name())
+
+
+def _is_worker() -> bool:
+    """Whether this process was started by another that may write to the same stream."""
+    return multiprocessing.parent_process() is not None or "RANK" in os.environ

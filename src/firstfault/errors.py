@@ -1,0 +1,38 @@
+"""Errors that a command answers with, and the exit codes they carry.
+
+    firstfault: no such recording, log or dump: /tmp/nowhere
+
+The message is the whole answer: it says what is wrong and what to do next. Only ``cli`` prints it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status means, the same for every command but ``run``."""
+
+    OK = 0
+    BAD = 1
+    """The judged thing is bad."""
+    USAGE = 2
+    """Wrong usage, or input that cannot be read at all."""
+    INCOMPLETE = 3
+    """Answered, but the evidence or the collection was incomplete."""
+    CANNOT_TELL = 125
+    """As ``git bisect run`` wants it."""
+
+
+class FirstFaultError(Exception):
+    """A failure that a user can act on; its text is one line that says what and what next."""
+
+    exit_code = ExitCode.USAGE
+
+
+class SettingError(FirstFaultError):
+    """An environment variable or option whose value is not among the accepted forms."""
+
+
+class UnreadableInput(FirstFaultError):
+    """A path that holds nothing that firstfault can read."""

@@ -1,0 +1,1 @@
+"""Findings → text, Markdown, JSON."""

@@ -1,0 +1,1 @@
+"""Records, logs and dumps → what happened, call by call."""

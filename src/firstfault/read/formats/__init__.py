@@ -1,0 +1,1 @@
+"""One parser an input format."""

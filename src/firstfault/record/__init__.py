@@ -1,0 +1,1 @@
+"""The contract on disk that writer and reader share."""

@@ -1,0 +1,45 @@
+"""One line of a recording ↔ one record.
+
+b'{"type":"return","n":37,"t":1764418858000000000}\n'  ↔  Return(n=37, t=1764418858000000000)
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from firstfault.record.schema import SCHEMA_VERSION, Header, Record
+
+
+class CodecError(ValueError):
+    """A line that is not a record: torn, corrupt, or of a newer schema."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The record as one line, with its newline."""
+    line = _encoder.encode_into
+    buffer = bytearray(512)
+    line(record, buffer)
+    buffer += b"\n"
+    return bytes(buffer)
+
+
+def decode(line: bytes) -> Record:
+    """The record that ``line`` holds.
+
+    Raises:
+        CodecError: the line is not a whole record of this schema.
+    """
+    try:
+        record: Record = _decoder.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise CodecError(str(error)) from error
+    if isinstance(record, Header) and record.schema > SCHEMA_VERSION:
+        raise CodecError(
+            f"written with record schema {record.schema}, newer than the {SCHEMA_VERSION} known here; "
+            "upgrade firstfault to read it"
+        )
+    return record

@@ -1,0 +1,57 @@
+"""File names of a recording: where everything lies, for writer and reader alike.
+
+recording/
+    session.json                 the command, its versions, its end
+    stderr.tail                  the end of what it wrote to stderr
+    <host>-<pid>/
+        calls.0001.jsonl         one record a line, header first
+        dumps/<dump>/            inputs.pt, outputs.pt, metadata.json
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+SESSION = "session.json"
+STDERR_TAIL = "stderr.tail"
+DUMPS = "dumps"
+SEGMENTS = "calls.*.jsonl"
+INPUTS = "inputs.pt"
+OUTPUTS = "outputs.pt"
+METADATA = "metadata.json"
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
+"""Recordings hold users' data: nobody else may read them."""
+
+_DUMP_NAME = re.compile(r"(?P<timestamp>\d{8}_\d{6}_\d{3})_pid(?P<pid>\d+)_(?P<op>.+)_call(?P<index>\d{4,})")
+_UNSAFE = re.compile(r"[/\\<>\0\s]")
+_LONGEST_OP = 150  # with stamp, pid and index a name stays below the 255 bytes that file systems allow
+
+
+def process_folder(recording: Path, host: str, pid: int) -> Path:
+    """The folder of one process; a second process of the same id gets a suffix."""
+    folder = recording / f"{host}-{pid}"
+    again = 2
+    while folder.exists():
+        folder = recording / f"{host}-{pid}-{again}"
+        again += 1
+    return folder
+
+
+def segment(folder: Path, index: int) -> Path:
+    """The ``index``-th segment of a process's calls, from 1."""
+    return folder / f"calls.{index:04d}.jsonl"
+
+
+def dump_name(timestamp: str, pid: int, op: str, index: int) -> str:
+    """The folder name of one dump, ``20260319_004821_182_pid919286_RMSNorm.forward_call0001``."""
+    safe = _UNSAFE.sub("_", op).encode()[:_LONGEST_OP].decode(errors="ignore")
+    return f"{timestamp}_pid{pid}_{safe}_call{index:04d}"
+
+
+def parse_dump_name(name: str) -> tuple[str, int, str, int] | None:
+    """Timestamp, process id, op and call index of a dump folder's name, or None if it is not one."""
+    match = _DUMP_NAME.fullmatch(name)
+    return (match["timestamp"], int(match["pid"]), match["op"], int(match["index"])) if match else None

@@ -1,0 +1,219 @@
+"""The records of a recording: what one JSON line of ``calls.NNNN.jsonl`` can be.
+
+    {"type":"call","n":37,"t":1764418858000000000,"op":"sgl_kernel.rmsnorm","target":"boundary","tid":4242,
+     "site":"model.py:120","args":[{"type":"tensor","shape":[17,256],"dtype":"torch.bfloat16",...},1e-06]}
+
+Writer and reader share this module and nothing else. Adding an optional field keeps ``SCHEMA_VERSION``;
+anything that an old reader would misread raises it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Scalar: TypeAlias = bool | int | float | str | None
+Statistic: TypeAlias = int | float | str
+"""A number, or ``"nan"``, ``"inf"``, ``"-inf"``, which JSON has no number for."""
+
+
+class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
+    """A tensor as one call saw it; the first eleven fields cost no access to its values.
+
+    Attributes:
+        shape: extent of each dimension, in elements.
+        dtype: as torch prints it, ``torch.bfloat16``.
+        device: as torch prints it, ``cuda:0``.
+        stride: step of each dimension, in elements; None where the layout has none (sparse, nested).
+        offset: of the first element in its storage, in elements.
+        ptr: address of the first element; 0 where there is none.
+        storage: address of the storage, which views of it share.
+        nbytes: elements times element size, in bytes.
+        version: torch's in-place counter; None where it is not kept (inference tensors).
+        statistics: why there are none, in brackets, when there are none from level 5 on.
+        min, max: over the values that are not NaN; of the magnitude for complex values.
+        mean: as torch gives it, so NaN once one value is.
+        nan_count, inf_count: for floating-point and complex values only.
+        kind: the class and layout, when it is not a plain strided ``torch.Tensor``.
+        missing: fields that could not be read, and why.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    stride: tuple[int, ...] | None = None
+    offset: int = 0
+    ptr: int = 0
+    storage: int = 0
+    nbytes: int = 0
+    contiguous: bool = True
+    requires_grad: bool = False
+    version: int | None = None
+    statistics: str | None = None
+    min: Statistic | None = None
+    max: Statistic | None = None
+    mean: Statistic | None = None
+    nan_count: int | None = None
+    inf_count: int | None = None
+    kind: str | None = None
+    missing: str | None = None
+
+
+class Sequence(msgspec.Struct, tag="sequence", omit_defaults=True):
+    """A list, tuple, set or named tuple; ``length`` is the true one, ``items`` may be cut."""
+
+    name: str
+    length: int
+    items: list[Value]
+
+
+class Mapping(msgspec.Struct, tag="mapping", omit_defaults=True):
+    """A dict, or an object with its fields by name; ``length`` is the true one.
+
+    ``keys`` are as ``repr`` prints them for a dict, plain names for an object (``fields`` is then True).
+    """
+
+    name: str
+    length: int
+    keys: list[str]
+    values: list[Value]
+    fields: bool = False
+
+
+class Opaque(msgspec.Struct, tag="object", omit_defaults=True):
+    """Any other value: its class, and its array-like attributes or the start of its ``repr``.
+
+    Attributes:
+        cut: how many characters of the ``repr`` were left out.
+        why: why there is no ``repr`` (it raised; the object is already being described).
+    """
+
+    name: str
+    repr: str | None = None
+    shape: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    cut: int = 0
+    why: str | None = None
+
+
+class Text(msgspec.Struct, tag="str", omit_defaults=True):
+    """A string too long to keep whole: its start, and its true length in characters."""
+
+    start: str
+    length: int
+
+
+class Number(msgspec.Struct, tag="number", omit_defaults=True):
+    """A number that JSON cannot carry: NaN, an infinity, complex, or beyond 64 bits."""
+
+    text: str
+
+
+Value: TypeAlias = Scalar | Tensor | Sequence | Mapping | Opaque | Text | Number
+
+
+class Header(msgspec.Struct, tag="header", omit_defaults=True):
+    """The first line of every segment: which process wrote it, and how much it records."""
+
+    schema: int
+    t: int
+    pid: int
+    host: str
+    rank: str
+    level: int
+    segment: int
+    ppid: int = 0
+    main_tid: int = 0
+    argv: list[str] = []
+    versions: dict[str, str] = {}
+
+
+class Call(msgspec.Struct, tag="call", omit_defaults=True):
+    """A call began: written before it runs.
+
+    Attributes:
+        n: number within the process, from 1.
+        t: nanoseconds since the epoch.
+        op: the boundary's name.
+        target: what attached the boundary.
+        parent: number of the enclosing call in the same thread, 0 for none.
+        tid: the thread's native id.
+        site: ``file:line`` of the caller.
+        args, kwargs: the arguments, without ``self``; None below level 3, where none are described.
+    """
+
+    n: int
+    t: int
+    op: str
+    target: str = "boundary"
+    parent: int = 0
+    tid: int = 0
+    site: str = ""
+    args: list[Value] | None = None
+    kwargs: dict[str, Value] | None = None
+
+
+class Inputs(msgspec.Struct, tag="inputs", omit_defaults=True):
+    """The arguments of a call once more, with their statistics, from level 5 on.
+
+    Reading values can take long, or never end on a device that hangs, so the call itself is written first.
+    """
+
+    n: int
+    args: list[Value]
+    kwargs: dict[str, Value] = {}
+
+
+class Return(msgspec.Struct, tag="return", omit_defaults=True):
+    """A call came back. ``mutated`` names the arguments that it changed in place."""
+
+    n: int
+    t: int
+    tid: int = 0
+    described: bool = False
+    out: Value = None
+    mutated: list[str] = []
+
+
+class Raise(msgspec.Struct, tag="raise", omit_defaults=True):
+    """A call ended in an exception, which went on to the caller unchanged."""
+
+    n: int
+    t: int
+    exception: str
+    message: str
+    tid: int = 0
+
+
+class Dump(msgspec.Struct, tag="dump", omit_defaults=True):
+    """One side of a call (``inputs`` or ``outputs``) was saved, or why it was not."""
+
+    n: int
+    side: str
+    path: str = ""
+    nbytes: int = 0
+    skipped: str | None = None
+
+
+class Note(msgspec.Struct, tag="note", omit_defaults=True):
+    """Something that was not seen or went wrong in recording itself; ``count`` times so far."""
+
+    t: int
+    code: str
+    message: str
+    n: int = 0
+    count: int = 1
+
+
+class End(msgspec.Struct, tag="end", omit_defaults=True):
+    """The process ended by itself; without this line it died."""
+
+    t: int
+    calls: int
+
+
+Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | End

@@ -1,0 +1,55 @@
+"""A sink of segment files, ``calls.0001.jsonl`` and on, each beginning with the header line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from firstfault.record import layout
+from firstfault.record.sinks.append_file import AppendFile
+
+SEGMENT_BYTES = 64 * 2**20
+
+
+class Segments:
+    """Append-only segments in one folder; a new one begins when the last has reached its size."""
+
+    def __init__(self, folder: Path, header: Callable[[int], bytes], segment_bytes: int = SEGMENT_BYTES) -> None:
+        """Begin the first segment in ``folder``; ``header(index)`` gives a segment's first line.
+
+        Raises:
+            OSError: the folder or file cannot be made.
+        """
+        self.folder = folder
+        self._header = header
+        self._segment_bytes = segment_bytes
+        self._index = 0
+        self._file: AppendFile | None = None
+        self._begin()
+
+    def write(self, data: bytes) -> None:
+        """Append ``data``; it is never split over two segments.
+
+        Raises:
+            OSError: the system refused some of it.
+        """
+        if self._size + len(data) > self._segment_bytes and self._size > self._header_size:
+            self._begin()
+        assert self._file is not None
+        self._file.write(data)
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._file is not None:
+            self._file.close()
+
+    def _begin(self) -> None:
+        """Open the next segment; the last one stays in use should that fail."""
+        header = self._header(self._index + 1)
+        following = AppendFile(layout.segment(self.folder, self._index + 1))
+        following.write(header)
+        self.close()
+        self._file = following
+        self._index += 1
+        self._size = self._header_size = len(header)

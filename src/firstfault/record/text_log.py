@@ -1,0 +1,233 @@
+"""Records as SGLang's kernel API text log prints them.
+
+    ================================================================================
+    [2026-03-19 00:47:30] SGLang Kernel API Call: RMSNorm.forward
+    Positional input arguments:
+      arg[0]=Tensor(
+          shape=(1, 1024)
+          dtype=torch.bfloat16
+          device=cuda:0
+          requires_grad=False
+          is_contiguous=True
+          stride=(1024, 1)
+        )
+    Output:
+      return=None
+
+Lines that SGLang does not have (``stride=``, ``kind=``, ``mutated=``, the identity of a thread or process
+other than the log's own) follow the known ones inside a block. Whatever came from the program is kept on
+one line, so that no value can pass for a block of the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+
+from firstfault.record.schema import (
+    Call,
+    Dump,
+    Inputs,
+    Mapping,
+    Number,
+    Opaque,
+    Raise,
+    Return,
+    Scalar,
+    Sequence,
+    Statistic,
+    Tensor,
+    Text,
+    Value,
+)
+
+RULE = "=" * 80
+CAPTURE_SKIP = "CUDA graph capture in progress"
+_ARGUMENT = "    "  # continuation indent below `  arg[0]=`
+_NESTED = "      "  # continuation indent below `  [0] ` inside a container
+
+
+def call(record: Call, identity: str = "") -> str:
+    """The block that opens a call, and its arguments if they are described."""
+    return opening(record, identity) + _arguments(record.args or (), record.kwargs or {})
+
+
+def opening(record: Call, identity: str = "") -> str:
+    """The lines that name a call, without its arguments."""
+    return f"{RULE}\n{_stamp(record.t)} SGLang Kernel API Call: {one_line(record.op)}\n{identity}"
+
+
+def inputs(record: Inputs) -> str:
+    """The arguments of a call that ``opening`` has named."""
+    return _arguments(record.args, record.kwargs)
+
+
+def _arguments(args: Iterable[Value], kwargs: dict[str, Value]) -> str:
+    text = ""
+    if args:
+        lines = [f"  arg[{index}]={_value(value, _ARGUMENT)}\n" for index, value in enumerate(args)]
+        text = "Positional input arguments:\n" + "".join(lines)
+    if kwargs:
+        lines = [f"  {one_line(name)}={_value(value, _ARGUMENT)}\n" for name, value in kwargs.items()]
+        text += "Keyword input arguments:\n" + "".join(lines)
+    return text
+
+
+def returned(record: Return, identity: str = "") -> str:
+    """The block that closes a call from level 3 on; nothing below it."""
+    if not record.described:
+        return ""
+    text = f"Output:\n  return={_value(record.out, _ARGUMENT)}\n"
+    if record.mutated:
+        text += f"  mutated={', '.join(map(one_line, record.mutated))}\n"
+    return text + identity
+
+
+def raised(record: Raise, op: str, identity: str = "") -> str:
+    """The line for a call that ended in an exception."""
+    error = f"{record.exception}: {one_line(record.message)}"
+    return f"{_stamp(record.t)} SGLang Kernel API Exception: {one_line(op)} ({error})\n{identity}"
+
+
+def dumped(record: Dump) -> str:
+    """The line for a dump: where it lies, or why there is none."""
+    if record.skipped is not None:
+        return f"Tensor dump skipped: {one_line(record.skipped)}\n"
+    return f"Dumped {record.side} to: {one_line(record.path)}\n"
+
+
+def identity(pid: int, tid: int) -> str:
+    """The extra line of a call that is not of the log's own process and main thread."""
+    return f"  process={pid} thread={tid}\n"
+
+
+def one_line(text: str) -> str:
+    """``text`` with control characters escaped, so that it cannot start a line of its own."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def number(value: Statistic) -> str:
+    """A statistic with six decimals; with an exponent where six decimals would show 0 for what is not."""
+    if not isinstance(value, float):
+        return str(value)
+    fixed = f"{value:.6f}"
+    return f"{value:.6e}" if value != 0 and float(fixed) == 0 else fixed
+
+
+def _stamp(nanoseconds: int) -> str:
+    return _second(nanoseconds // 1_000_000_000)
+
+
+@lru_cache(maxsize=16)
+def _second(second: int) -> str:
+    return time.strftime("[%Y-%m-%d %H:%M:%S]", time.localtime(second))
+
+
+def _value(value: Value, indent: str) -> str:
+    """``value`` over one or more lines; every line but the first starts with ``indent``."""
+    if isinstance(value, Tensor):
+        return _tensor(value, indent)
+    if value is None or isinstance(value, (str, int, float)):
+        return _scalar(value)
+    if isinstance(value, Sequence):
+        return _sequence(value, indent)
+    if isinstance(value, Mapping):
+        return _mapping(value, indent)
+    if isinstance(value, Opaque):
+        return _opaque(value, indent)
+    if isinstance(value, Text):
+        return f"{value.start!r}... ({value.length} characters)"
+    assert isinstance(value, Number)
+    return value.text
+
+
+def _scalar(value: Scalar) -> str:
+    return repr(value)
+
+
+def _tensor(tensor: Tensor, indent: str) -> str:
+    known, extra = _layout_lines(
+        tensor.shape,
+        tensor.dtype,
+        tensor.device,
+        tensor.requires_grad,
+        tensor.contiguous,
+        tensor.stride,
+        tensor.kind,
+        tensor.missing,
+        indent,
+    )
+    return f"{known}{_statistics_lines(tensor, indent)}{extra}"
+
+
+@lru_cache(maxsize=4096)
+def _layout_lines(
+    shape: tuple[int, ...],
+    dtype: str,
+    device: str,
+    requires_grad: bool,
+    contiguous: bool,
+    stride: tuple[int, ...] | None,
+    kind: str | None,
+    missing: str | None,
+    indent: str,
+) -> tuple[str, str]:
+    """The lines before and after the statistics; kept, since a serving loop repeats its layouts."""
+    line = f"\n{indent}  "
+    known = (
+        f"Tensor({line}shape={shape}{line}dtype={dtype}{line}device={device}"
+        f"{line}requires_grad={requires_grad}{line}is_contiguous={contiguous}"
+    )
+    extra = f"{line}stride={stride}"
+    if kind is not None:
+        extra += f"{line}kind={one_line(kind)}"
+    if missing is not None:
+        extra += f"{line}missing={one_line(missing)}"
+    return known, f"{extra}\n{indent})"
+
+
+def _statistics_lines(tensor: Tensor, indent: str) -> str:
+    line = f"\n{indent}  "
+    if tensor.statistics is not None:
+        return f"{line}statistics={one_line(tensor.statistics)}"
+    if tensor.min is None or tensor.max is None or tensor.mean is None:
+        return ""
+    text = f"{line}min={number(tensor.min)}{line}max={number(tensor.max)}{line}mean={number(tensor.mean)}"
+    if tensor.nan_count is not None:
+        text += f"{line}nan_count={tensor.nan_count}{line}inf_count={tensor.inf_count}"
+    return text
+
+
+def _sequence(sequence: Sequence, indent: str) -> str:
+    brackets = {"list": ("[", "]"), "tuple": ("(", ")")}
+    opener, closer = brackets.get(sequence.name, (f"{one_line(sequence.name)}(", ")"))
+    lines = [f"\n{indent}  [{index}] {_value(item, indent + _NESTED)}" for index, item in enumerate(sequence.items)]
+    return opener + "".join(lines) + _cut(sequence.length - len(sequence.items), indent) + f"\n{indent}{closer}"
+
+
+def _mapping(mapping: Mapping, indent: str) -> str:
+    name = "" if mapping.name == "dict" else one_line(mapping.name)
+    opener, closer, joint = ("(", ")", "=") if mapping.fields else ("{", "}", ": ")
+    lines = [
+        f"\n{indent}  {one_line(key)}{joint}{_value(item, indent + _NESTED)}"
+        for key, item in zip(mapping.keys, mapping.values, strict=True)
+    ]
+    return name + opener + "".join(lines) + _cut(mapping.length - len(lines), indent) + f"\n{indent}{closer}"
+
+
+def _opaque(value: Opaque, indent: str) -> str:
+    shown = {"shape": value.shape, "dtype": value.dtype, "device": value.device}
+    lines = [f"\n{indent}  {name}={one_line(text)}" for name, text in shown.items() if text is not None]
+    if value.repr is not None:
+        mark = f"... ({value.cut} more characters)" if value.cut else ""
+        lines.append(f"\n{indent}  repr={one_line(value.repr)}{mark}")
+    if value.why is not None:
+        lines.append(f"\n{indent}  not described: {one_line(value.why)}")
+    return f"{one_line(value.name)}(" + "".join(lines) + f"\n{indent})"
+
+
+def _cut(left_out: int, indent: str) -> str:
+    return f"\n{indent}  ... ({left_out} more items)" if left_out > 0 else ""

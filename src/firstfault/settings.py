@@ -1,0 +1,161 @@
+"""Every environment variable that firstfault reads, parsed once into one frozen ``Settings``.
+
+    FIRSTFAULT_LOGLEVEL=3 FIRSTFAULT_LOGDEST=debug_%i.log python serve.py
+
+The ``SGLANG_KERNEL_API_*`` names work as in SGLang; each has a ``FIRSTFAULT_*`` twin, which wins where
+both are set. A bad value never stops the watched program: it is one line on stderr, and recording stays
+off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+
+from firstfault.errors import SettingError
+
+
+class Level(IntEnum):
+    """How much of each call is recorded."""
+
+    OFF = 0
+    NAMES = 1
+    METADATA = 3
+    STATISTICS = 5
+    DUMPS = 10
+
+
+LEVEL_FORMS = "0 (off), 1 (names), 3 (metadata), 5 (statistics), 10 (dumps)"
+BYTE_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+RANK_VARIABLES = ("RANK", "SGLANG_RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+
+TWINS = {
+    "FIRSTFAULT_LOGLEVEL": "SGLANG_KERNEL_API_LOGLEVEL",
+    "FIRSTFAULT_LOGDEST": "SGLANG_KERNEL_API_LOGDEST",
+    "FIRSTFAULT_DUMP_DIR": "SGLANG_KERNEL_API_DUMP_DIR",
+    "FIRSTFAULT_DUMP_INCLUDE": "SGLANG_KERNEL_API_DUMP_INCLUDE",
+    "FIRSTFAULT_DUMP_EXCLUDE": "SGLANG_KERNEL_API_DUMP_EXCLUDE",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to record in this process and where it goes.
+
+    Attributes:
+        level: how much of each call is recorded.
+        text_dest: where the text log goes: ``stdout``, ``stderr`` or a path template (``%i`` process id,
+            ``%r`` rank, ``%h`` host); None when only a recording is written.
+        recording: the recording folder; None when only text is written.
+        dump_dir: path template of the folder for dumps; None puts them into the recording.
+        dump_include: shell-style patterns; when there are any, a call must match one to be dumped.
+        dump_exclude: shell-style patterns; a call that matches one is not dumped.
+        dump_max_bytes: how many bytes of dumps a process keeps; the oldest complete ones go first.
+        dump_max_calls: how many complete dumps a process keeps.
+        modules: whether every ``torch.nn.Module`` call is a boundary.
+    """
+
+    level: Level = Level.OFF
+    text_dest: str | None = None
+    recording: Path | None = None
+    dump_dir: str | None = None
+    dump_include: tuple[str, ...] = ()
+    dump_exclude: tuple[str, ...] = ()
+    dump_max_bytes: int = 20 * 2**30
+    dump_max_calls: int = 1000
+    modules: bool = False
+
+
+def parse(environ: Mapping[str, str]) -> Settings:
+    """Read the settings from ``environ``.
+
+    Raises:
+        SettingError: a value is not among the accepted forms; the text names variable, value and forms.
+    """
+    level = _level(*_lookup(environ, "FIRSTFAULT_LOGLEVEL"))
+    recording = environ.get("FIRSTFAULT_DIR") or None
+    text_dest = _lookup(environ, "FIRSTFAULT_LOGDEST")[1] or (None if recording else "stdout")
+    return Settings(
+        level=level,
+        text_dest=text_dest,
+        recording=Path(recording) if recording else None,
+        dump_dir=_lookup(environ, "FIRSTFAULT_DUMP_DIR")[1] or (None if recording else "sglang_kernel_api_dumps"),
+        dump_include=_patterns(*_lookup(environ, "FIRSTFAULT_DUMP_INCLUDE")),
+        dump_exclude=_patterns(*_lookup(environ, "FIRSTFAULT_DUMP_EXCLUDE")),
+        dump_max_bytes=_byte_count("FIRSTFAULT_DUMP_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_MAX_BYTES", "20G")),
+        dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
+        modules=_switch("FIRSTFAULT_MODULES", environ.get("FIRSTFAULT_MODULES", "0")),
+    )
+
+
+@cache
+def current() -> Settings:
+    """The settings of this process, read from its environment on first use.
+
+    A bad value is reported on stderr once, and recording stays off.
+    """
+    try:
+        return parse(os.environ)
+    except SettingError as error:
+        print(f"firstfault: {error}. Recording is off.", file=sys.stderr)
+        return Settings()
+
+
+def expand(template: str, *, pid: int, rank: str, host: str) -> str:
+    """Fill the placeholders of a destination: ``%i`` process id, ``%r`` rank, ``%h`` host name."""
+    filled = {"%i": str(pid), "%r": rank, "%h": host}
+    return re.sub("%[irh]", lambda match: filled[match.group()], template)
+
+
+def rank_of(environ: Mapping[str, str]) -> str:
+    """The distributed rank that the launcher gave this process, or ``"0"`` where there is none."""
+    return next((environ[name] for name in RANK_VARIABLES if environ.get(name, "").isdigit()), "0")
+
+
+def _lookup(environ: Mapping[str, str], name: str) -> tuple[str, str]:
+    """The variable that is in force for ``name`` or its twin, with its value (empty when unset)."""
+    twin = TWINS[name]
+    return (name, environ[name]) if name in environ else (twin, environ.get(twin, ""))
+
+
+def _level(name: str, value: str) -> Level:
+    try:
+        return Level(int(value or "0"))
+    except ValueError:
+        raise SettingError(f"{name}={value!r} is not a log level; accepted: {LEVEL_FORMS}") from None
+
+
+def _patterns(name: str, value: str) -> tuple[str, ...]:
+    patterns = tuple(part.strip() for part in value.split(",") if part.strip())
+    for pattern in patterns:
+        if "[" in pattern and "]" not in pattern:
+            raise SettingError(
+                f"{name}={value!r} has an unclosed '[' in {pattern!r}; "
+                "accepted: shell-style patterns (* ? [abc]) separated by commas"
+            )
+    return patterns
+
+
+def _byte_count(name: str, value: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
+    if match is None:
+        raise SettingError(f"{name}={value!r} is not a size; accepted: bytes, or a number with K, M, G or T")
+    return int(match[1]) * BYTE_UNITS[match[2].upper()]
+
+
+def _positive(name: str, value: str) -> int:
+    if not value.strip().isdigit() or int(value) == 0:
+        raise SettingError(f"{name}={value!r} is not a count; accepted: a whole number from 1")
+    return int(value)
+
+
+def _switch(name: str, value: str) -> bool:
+    if value not in ("0", "1", ""):
+        raise SettingError(f"{name}={value!r} is not a switch; accepted: 0 or 1")
+    return value == "1"

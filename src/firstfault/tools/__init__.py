@@ -1,0 +1,1 @@
+"""Other programs: the only room that starts processes."""
