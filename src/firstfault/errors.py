@@ -34,5 +34,9 @@ class SettingError(FirstFaultError):
     """An environment variable or option whose value is not among the accepted forms."""
 
 
+class UsageError(FirstFaultError):
+    """Options or paths that do not go together."""
+
+
 class UnreadableInput(FirstFaultError):
     """A path that holds nothing that firstfault can read."""

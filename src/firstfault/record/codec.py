@@ -9,9 +9,15 @@ import msgspec
 
 from firstfault.record.schema import SCHEMA_VERSION, Header, Record
 
+__all__ = ["CodecError", "NewerSchema", "Record", "decode", "encode"]
+
 
 class CodecError(ValueError):
-    """A line that is not a record: torn, corrupt, or of a newer schema."""
+    """A line that is not a record: torn or corrupt."""
+
+
+class NewerSchema(CodecError):
+    """Written by a newer firstfault."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -20,25 +26,22 @@ _decoder = msgspec.json.Decoder(Record)
 
 def encode(record: Record) -> bytes:
     """The record as one line, with its newline."""
-    line = _encoder.encode_into
-    buffer = bytearray(512)
-    line(record, buffer)
-    buffer += b"\n"
-    return bytes(buffer)
+    return _encoder.encode(record) + b"\n"
 
 
 def decode(line: bytes) -> Record:
     """The record that ``line`` holds.
 
     Raises:
-        CodecError: the line is not a whole record of this schema.
+        CodecError: the line is not a whole record.
+        NewerSchema: it is one that this version does not know.
     """
     try:
         record: Record = _decoder.decode(line)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise CodecError(str(error)) from error
     if isinstance(record, Header) and record.schema > SCHEMA_VERSION:
-        raise CodecError(
+        raise NewerSchema(
             f"written with record schema {record.schema}, newer than the {SCHEMA_VERSION} known here; "
             "upgrade firstfault to read it"
         )

@@ -1,1 +1,66 @@
-"""One rule a file."""
+"""One rule a file: ``ff201_shape_disagreement.py`` holds FF201, and its docstring is its published page.
+
+A rule is a function ``check(suspect)`` that yields what it finds in one call. It reads nothing but the call
+and what earlier calls of the same operator looked like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+
+from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.read.calls import Call, Layouts, tensors
+from firstfault.record import schema
+
+RULES = (
+    "ff201_shape_disagreement",
+    "ff202_dtype_drift",
+    "ff203_device_mix",
+    "ff204_not_contiguous",
+    "ff301_not_finite",
+    "ff302_magnitude",
+    "ff401_giant_tensor",
+)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A call to look at, and what earlier calls of its operator looked like, by argument."""
+
+    call: Call
+    layouts: Mapping[tuple[str, str], Layouts]
+
+    @cached_property
+    def tensors(self) -> list[tuple[str, schema.Tensor]]:
+        """The tensors among its inputs, by argument."""
+        return [found for label, value in self.call.inputs() for found in tensors(label, value)]
+
+    def earlier(self, label: str) -> Layouts | None:
+        """What that argument looked like in earlier calls that came back, if there were any."""
+        return self.layouts.get((self.call.op, label))
+
+
+Check = Callable[[Suspect], Iterator[Finding]]
+
+
+def check_all(suspect: Suspect) -> list[Finding]:
+    """What every rule finds in a call."""
+    return [finding for name in RULES for finding in load(name).check(suspect)]
+
+
+def load(name: str) -> ModuleType:
+    """The module of one rule."""
+    return import_module(f"{__name__}.{name}")
+
+
+def finding(
+    module: str, suspect: Suspect, confidence: Confidence, arguments: list[str], text: str, next_step: str
+) -> Finding:
+    """A finding of the rule in ``module``, which gives it code and title by its name."""
+    code, _, slug = module.rpartition(".")[2].partition("_")
+    call = suspect.call
+    return Finding(code.upper(), slug.replace("_", " "), confidence, call.n, call.op, arguments, text, next_step)

@@ -1,0 +1,50 @@
+"""``firstfault report PATH``."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firstfault.cli.progress import advancing
+from firstfault.diagnose.report import Report
+from firstfault.errors import ExitCode
+
+
+class Format(str, Enum):
+    """How the report is written."""
+
+    TEXT = "text"
+    MD = "md"
+    JSON = "json"
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="A recording, a kernel API text log, or a dump folder.")],
+    output: Annotated[Format, typer.Option("--format", help="How it is written.")] = Format.TEXT,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    last: Annotated[int, typer.Option(min=0, max=10, help="How many of the last calls to list.")] = 5,
+) -> None:
+    """Say which call was in flight, what it was given, and what is suspicious in that.
+
+    Exits with 0 when everything was read, 3 when some of it could not be, 2 when nothing could.
+    """
+    from firstfault.diagnose import investigate
+
+    with advancing(path) as advance:
+        found = investigate.report_on(path, last=last, advance=advance)
+    show(found, Format.JSON if json else output)
+    raise typer.Exit(ExitCode.OK if found.complete else ExitCode.INCOMPLETE)
+
+
+def show(report: Report, output: Format) -> None:
+    """Print a report."""
+    from firstfault.present import json, markdown, terminal
+
+    if output is Format.TEXT:
+        terminal.show(report, sys.stdout)
+    else:
+        sys.stdout.write((markdown if output is Format.MD else json).render(report))

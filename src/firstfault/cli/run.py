@@ -1,0 +1,48 @@
+"""``firstfault run -- COMMAND``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firstfault.settings import LEVEL_FORMS
+
+CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+def command(
+    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    level: Annotated[int, typer.Option(help=f"How much is recorded: {LEVEL_FORMS}.")] = 3,
+    dir: Annotated[Path | None, typer.Option(help="The folder for the recording, new or empty.")] = None,  # noqa: A002
+    modules: Annotated[bool, typer.Option(help="Record every torch.nn.Module by its qualified name.")] = False,
+) -> None:
+    """Run a command with recording on; when it dies, print the report.
+
+    Ends as the command does: with its exit status, or by the signal that killed it.
+    """
+    from firstfault.cli import session
+    from firstfault.tools import runner
+
+    recording = session.create(dir, words)
+    environ = session.environment(os.environ, recording, level=level, modules=modules)
+    ending = session.close(recording, runner.run(words, environ, recording / session.STDERR_TAIL))
+    if ending.abnormal:
+        _report(recording)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    raise typer.Exit(runner.end_like(ending))
+
+
+def _report(recording: Path) -> None:
+    """Print the report to stderr: stdout is the command's."""
+    from firstfault.diagnose import investigate
+    from firstfault.present import terminal
+
+    found = investigate.report_on(recording, last=5, advance=lambda count: None)
+    found.stderr = []  # the user has just seen it
+    sys.stderr.write("\n")
+    terminal.show(found, sys.stderr)

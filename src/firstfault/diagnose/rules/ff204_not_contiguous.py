@@ -1,0 +1,40 @@
+"""A tensor that is not contiguous.
+
+## What it finds
+An argument that is not contiguous although it was in every earlier call of the operator; with nothing to
+compare with, any that is not.
+
+## Why it matters
+A kernel that takes dense rows for granted reads a strided tensor wrongly, without an error.
+
+## Evidence
+Shape and stride.
+
+## Next step
+Call ``.contiguous()`` before the kernel and see whether the fault goes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.rules import Suspect, finding
+
+
+def check(suspect: Suspect) -> Iterator[Finding]:
+    """Look for tensors that are not contiguous and were before."""
+    for label, tensor in suspect.tensors:
+        if tensor.contiguous:
+            continue
+        earlier = suspect.earlier(label)
+        if earlier is not None and not earlier.always_contiguous:
+            continue
+        text = f"{label} of shape {tensor.shape} is not contiguous"
+        if tensor.stride is not None:
+            text += f", its stride is {tensor.stride}"
+        if earlier is not None:
+            text += f"; in {earlier.count} earlier calls it was"
+        confidence = Confidence.LOW if earlier is None else Confidence.MEDIUM
+        step = f"pass {label}.contiguous() and see whether the fault goes away"
+        yield finding(__name__, suspect, confidence, [label], text, step)

@@ -1,0 +1,40 @@
+"""NaN or infinity among the inputs.
+
+## What it finds
+An input with NaN or infinite values, known from level 5 on.
+
+## Why it matters
+The bad value existed before this call: the call that shows it, or faults on it, is not the one that made it.
+
+## Evidence
+The counts.
+
+## Next step
+Follow the argument upstream to the first call whose inputs are finite and whose output is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.rules import Suspect, finding
+from firstfault.record import schema
+
+
+def check(suspect: Suspect) -> Iterator[Finding]:
+    """Look at the counts, and at a mean that is not a number."""
+    for label, tensor in suspect.tensors:
+        bad = _bad(tensor)
+        if bad:
+            text = f"{label} of shape {tensor.shape} holds {bad} before the call"
+            step = f"follow {label} upstream to the first call whose inputs are finite and whose output is not"
+            yield finding(__name__, suspect, Confidence.HIGH, [label], text, step)
+
+
+def _bad(tensor: schema.Tensor) -> str:
+    counted = ((tensor.nan_count, "NaN"), (tensor.inf_count, "Inf"))
+    parts = [f"{count} {name}" for count, name in counted if count]
+    if not parts and tensor.mean == "nan":
+        parts = ["NaN"]
+    return " and ".join(parts)

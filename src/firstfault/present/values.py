@@ -1,0 +1,68 @@
+"""Values of a record in one line each, the same in every format.
+
+(17, 256) torch.bfloat16 cuda:0, stride (256, 1), min -0.208984, max 0.206055, mean 0.000606
+"""
+
+from __future__ import annotations
+
+from firstfault.record import schema
+from firstfault.record.text_log import number, one_line
+
+LONGEST = 120
+
+
+def rows(name: str, value: schema.Value) -> list[tuple[str, str, str]]:
+    """Name, value and statistics, a row for each tensor of a container and one for anything else."""
+    if isinstance(value, schema.Tensor):
+        return [(name, tensor(value), statistics(value))]
+    if isinstance(value, schema.Sequence) and value.items:
+        nested = [row for index, item in enumerate(value.items) for row in rows(f"{name}[{index}]", item)]
+        return [*nested, *_cut(name, value.length - len(value.items))]
+    if isinstance(value, schema.Mapping) and value.keys:
+        pairs = zip(value.keys, value.values, strict=False)
+        path = "{}.{}" if value.fields else "{}[{}]"
+        nested = [row for key, item in pairs for row in rows(path.format(name, key), item)]
+        return [*nested, *_cut(name, value.length - len(value.keys))]
+    return [(name, plain(value), "")]
+
+
+def tensor(value: schema.Tensor) -> str:
+    """Shape, dtype, device and layout."""
+    parts = [f"{value.shape} {value.dtype}", value.device]
+    if not value.contiguous:
+        parts.append(f"not contiguous, stride {value.stride}" if value.stride is not None else "not contiguous")
+    if value.kind:
+        parts.append(value.kind)
+    return one_line(", ".join(part for part in parts if part))
+
+
+def statistics(value: schema.Tensor) -> str:
+    """What its values look like, if they were read."""
+    if value.statistics is not None:
+        return one_line(value.statistics)
+    if value.min is None or value.max is None or value.mean is None:
+        return ""
+    text = f"{number(value.min)} … {number(value.max)}, mean {number(value.mean)}"
+    bad = [f"{count} {name}" for count, name in ((value.nan_count, "NaN"), (value.inf_count, "Inf")) if count]
+    return ", ".join([text, *bad])
+
+
+def plain(value: schema.Value) -> str:
+    """Anything that holds no tensor."""
+    if isinstance(value, schema.Opaque):
+        attributes = ", ".join(f"{key}={text}" for key in ("shape", "dtype", "device") if (text := getattr(value, key)))
+        text = value.repr or f"{value.name}({attributes or value.why or ''})"
+    elif isinstance(value, schema.Text):
+        text = f"{value.start[:LONGEST]!r}… ({value.length} characters)"
+    elif isinstance(value, schema.Number):
+        text = value.text
+    elif isinstance(value, (schema.Sequence, schema.Mapping)):
+        text = f"{value.name} of {value.length}"
+    else:
+        text = repr(value)
+    text = one_line(text)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _cut(name: str, left_out: int) -> list[tuple[str, str, str]]:
+    return [(f"{name}[…]", f"{left_out} more, not recorded", "")] if left_out > 0 else []

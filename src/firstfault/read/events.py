@@ -1,0 +1,55 @@
+"""What every format parser yields: records, each with the process that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from firstfault.record import schema
+
+Advance = Callable[[int], None]
+"""Told of every so many bytes read, for a progress bar."""
+
+
+class Event(NamedTuple):
+    """One record of one process; ``line`` is where it begins in a text log, from 1."""
+
+    process: str
+    record: schema.Record
+    line: int = 0
+
+
+@dataclass
+class Problems:
+    """What could not be read, in the order met: the same thing at the same place once, with a count."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, message: str) -> None:
+        """Note that something was left out."""
+        self.counts[message] = self.counts.get(message, 0) + 1
+
+    def lines(self) -> list[str]:
+        """One line a problem."""
+        return [message if count == 1 else f"{message} ({count} times)" for message, count in self.counts.items()]
+
+
+class Source(Protocol):
+    """An input that has been recognised.
+
+    Attributes:
+        kind: what it is, in words.
+        path: where it lies.
+        size: how many bytes reading it will go through.
+        problems: what could not be read; filled while ``events`` runs.
+    """
+
+    kind: str
+    path: Path
+    size: int
+    problems: Problems
+
+    def events(self, advance: Advance) -> Iterator[Event]:
+        """Every record in it, in the order in which its processes wrote them, in constant memory."""

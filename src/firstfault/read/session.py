@@ -1,0 +1,45 @@
+"""PATH → the source that reads it: a recording, a text log, a dump folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firstfault.errors import UnreadableInput
+from firstfault.read.events import Source
+from firstfault.read.formats.dump_folder import DumpFolder, dumps_in
+from firstfault.read.formats.kernel_api_log import KernelApiLog, is_kernel_api_log
+from firstfault.read.formats.recording import Recording, is_recording
+
+ACCEPTED = "a recording folder, a kernel API text log (ours, SGLang's, FlashInfer's), or a dump folder"
+
+
+def open_source(path: Path) -> Source:
+    """Recognise what lies at ``path``.
+
+    Raises:
+        UnreadableInput: nothing that firstfault can read.
+    """
+    try:
+        if path.is_dir():
+            return _folder(path)
+        if path.is_file():
+            return _file(path)
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
+    raise UnreadableInput(f"no such file or folder: {path}")
+
+
+def _folder(path: Path) -> Source:
+    if is_recording(path):
+        return Recording(path)
+    if dumps_in(path):
+        return DumpFolder(path)
+    raise UnreadableInput(f"{path} is a folder without calls; expected {ACCEPTED}")
+
+
+def _file(path: Path) -> Source:
+    if is_kernel_api_log(path):
+        return KernelApiLog(path)
+    if path.suffix == ".jsonl" and is_recording(path.parent):
+        return Recording(path.parent)
+    raise UnreadableInput(f"{path} holds no kernel API call; expected {ACCEPTED}")

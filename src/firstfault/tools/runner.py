@@ -1,0 +1,173 @@
+"""Run one command as if it had been typed by itself, and keep the end of what it writes to stderr.
+
+Its stdin and stdout are ours untouched. Its stderr goes through a process of its own that passes every byte
+on: a terminal where ours is one, so that colours and progress bars stay, and a pipe otherwise. Signals are
+passed on, but for those that the terminal has sent to the whole group already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from firstfault.errors import FirstFaultError
+from firstfault.record.layout import PRIVATE_FILE
+
+TAIL_BYTES = 64 * 2**10
+_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_FROM_THE_TERMINAL = 0x80  # si_code SI_KERNEL, see sigaction(2)
+_DRAIN_SECONDS = 1.0
+
+
+class CannotStart(FirstFaultError):
+    """A command that could not be started; exits as a shell does."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = status  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a command ended: its exit status, or the number of the signal that killed it."""
+
+    pid: int
+    exit_status: int | None
+    signal: int | None
+
+    @property
+    def abnormal(self) -> bool:
+        """Whether it ended otherwise than by exiting with 0."""
+        return self.exit_status != 0
+
+
+def run(command: Sequence[str], environ: Mapping[str, str], tail: Path) -> Ending:
+    """Run ``command`` to its end.
+
+    Args:
+        command: the program and its arguments.
+        environ: its whole environment.
+        tail: the file that keeps the end of its stderr.
+
+    Raises:
+        CannotStart: there is no such program, or it may not be run.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+    try:
+        reader, writer = _stderr_channel()
+        tee = _start_tee(reader, writer, tail)
+        try:
+            child = subprocess.Popen(
+                command,
+                env=dict(environ),
+                stderr=writer,
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+            )
+        except FileNotFoundError:
+            raise CannotStart(f"no such program: {command[0]}", 127) from None
+        except OSError as error:
+            raise CannotStart(f"cannot run {command[0]}: {error.strerror}", 126) from None
+        finally:
+            os.close(writer)
+            os.close(reader)
+        ending = _wait(child)
+        _drain(tee)
+        return ending
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_like(ending: Ending) -> int:
+    """The exit status that equals the command's; where a signal killed it, the same one kills this process."""
+    if ending.signal is None:
+        return ending.exit_status or 0
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its core file; ours would replace it
+    with contextlib.suppress(OSError, ValueError):
+        signal.signal(ending.signal, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending.signal})
+    os.kill(os.getpid(), ending.signal)
+    return 128 + ending.signal
+
+
+def _wait(child: subprocess.Popen[bytes]) -> Ending:
+    """Wait for the command, passing signals on to it."""
+    while True:
+        status = child.poll()
+        if status is not None:
+            return Ending(child.pid, status, None) if status >= 0 else Ending(child.pid, None, -status)
+        arrived = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0.5)
+        if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != _FROM_THE_TERMINAL:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, arrived.si_signo)
+
+
+def _stderr_channel() -> tuple[int, int]:
+    """Two ends for the command's stderr: a terminal of our terminal's size, or a pipe."""
+    if not os.isatty(2):
+        return os.pipe()
+    reader, writer = os.openpty()
+    with contextlib.suppress(OSError, termios.error):
+        fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8)))
+        attributes = termios.tcgetattr(writer)
+        attributes[1] &= ~termios.OPOST  # our own terminal turns newlines into what it needs
+        termios.tcsetattr(writer, termios.TCSANOW, attributes)
+    return reader, writer
+
+
+def _start_tee(reader: int, writer: int, tail: Path) -> int:
+    """Fork the process that passes the command's stderr on; it lives until the last writer is gone."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.close(writer)
+        for number in _PASSED_ON:
+            signal.signal(number, signal.SIG_IGN)
+        _tee(reader, tail)
+    finally:
+        os._exit(0)
+
+
+def _tee(reader: int, tail: Path) -> None:
+    kept = os.open(tail, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    size = 0
+    while data := _read(reader):
+        with contextlib.suppress(OSError):
+            _write_all(2, data)
+        with contextlib.suppress(OSError):  # a full disk costs the tail, not what the user sees
+            size += os.write(kept, data)
+            if size > 2 * TAIL_BYTES:
+                end = os.pread(kept, TAIL_BYTES, size - TAIL_BYTES)
+                os.ftruncate(kept, 0)
+                os.lseek(kept, 0, os.SEEK_SET)
+                size = os.write(kept, end)
+
+
+def _read(reader: int) -> bytes:
+    try:
+        return os.read(reader, 65536)
+    except OSError:  # EIO: the last writer of a terminal is gone
+        return b""
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _drain(tee: int) -> None:
+    """Wait until everything has been passed on; not for a grandchild that keeps stderr open."""
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    while time.monotonic() < deadline:
+        if os.waitpid(tee, os.WNOHANG)[0]:
+            return
+        time.sleep(0.005)
