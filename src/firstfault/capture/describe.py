@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import gc
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
+from torch.fx import Proxy
 
+from firstfault.capture import guard
 from firstfault.record import schema
+from firstfault.record.text_log import CAPTURE_SKIP
 
 MAX_ITEMS = 64
 """Items of one container that are described; at level 10 all are, up to ``MAX_DUMPED_ITEMS``."""
@@ -29,18 +35,30 @@ MAX_NODES = 512
 MAX_REPR = 200
 MAX_TEXT = 1000
 """Characters of an object's ``repr`` and of a string that are kept."""
+MAX_LOOKED_AT = 1000
+REPR_DEPTH = 4
+"""How many objects, and how deep, are looked at to tell whether a ``repr`` would print a tensor."""
 
 PathKey: TypeAlias = "int | str"
 
 
 @dataclasses.dataclass(slots=True)
 class Found:
-    """A tensor that the walk met; ``unreachable`` says why its values cannot be read, if they cannot."""
+    """A tensor that the walk met.
+
+    Attributes:
+        path: how to get to it from the arguments or the result.
+        tensor: itself, or its plain alias when it is of a subclass.
+        described: its description.
+        unreachable: why its values cannot be read one by one, if they cannot.
+        whole: whether it can be copied and saved as a whole all the same (sparse, nested).
+    """
 
     path: tuple[PathKey, ...]
     tensor: torch.Tensor
     described: schema.Tensor
     unreachable: str | None = None
+    whole: bool = False
 
 
 class Walk:
@@ -81,6 +99,7 @@ def describe_call(
         return described, {}
     named: dict[str, schema.Value] = {}
     for name, value in kwargs.items():
+        name = plain_text(name)
         walk.path.append(name)
         named[name] = describe(value, walk)
         walk.path.pop()
@@ -93,16 +112,24 @@ def describe(value: Any, walk: Walk) -> schema.Value:
     if kind in _PLAIN_TENSORS:
         return _tensor(value, walk)
     describer = _DESCRIBERS.get(kind)
-    if describer is not None:
-        return describer(value, walk)
     try:
-        return _other(value, walk)
-    except Exception as error:  # raised by the object's own methods, which is the program's affair
-        return schema.Opaque(kind.__name__, why=f"describing it raised {type(error).__name__}")
+        return _other(value, walk) if describer is None else describer(value, walk)
+    except Exception as error:  # raised by the object's own methods, or another thread is changing the container
+        return schema.Opaque(_class_name(value), why=f"describing it raised {_class_name(error)}")
+
+
+def plain_text(text: str) -> str:
+    """``text`` as an exact ``str`` without lone surrogates, which UTF-8 cannot carry."""
+    if type(text) is not str:
+        text = str.__str__(text)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _integer(value: int, walk: Walk) -> schema.Value:
-    return value if -(2**63) <= value < 2**63 else schema.Number(str(value) if value.bit_length() < 10_000 else "int")
+    if -(2**63) <= value < 2**63:
+        return value
+    bits = value.bit_length()
+    return schema.Number(str(value) if bits < MAX_TEXT else f"an int of {bits} bits")
 
 
 def _float(value: float, walk: Walk) -> schema.Value:
@@ -111,13 +138,14 @@ def _float(value: float, walk: Walk) -> schema.Value:
 
 def _string(value: str, walk: Walk) -> schema.Value:
     if len(value) > MAX_TEXT:
-        return schema.Text(_encodable(value[:MAX_TEXT]), len(value))
-    return _encodable(value)
+        return schema.Text(plain_text(value[:MAX_TEXT]), len(value))
+    return plain_text(value)
 
 
-def _encodable(text: str) -> str:
-    """``text`` without lone surrogates, which UTF-8 cannot carry."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+def _bytes(value: Any, walk: Walk) -> schema.Value:
+    """``bytes`` and its like by their start: a ``repr`` of the whole could be of any size."""
+    start = repr(bytes(memoryview(value).cast("B")[:MAX_REPR]))
+    return schema.Opaque(_class_name(value), repr=start, cut=max(0, memoryview(value).nbytes - MAX_REPR))
 
 
 # --- tensors
@@ -155,56 +183,78 @@ def _names(dtype: torch.dtype, device: torch.device) -> tuple[str, str, int]:
 
 
 def _unusual_tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
-    """A tensor that lacks some of what plain ones have; each field is read on its own."""
+    """A tensor that lacks some of what plain ones have; each field is read on its own.
+
+    They are read by torch's own getters, past what a subclass puts in their place.
+    """
+    missing: list[str] = []
+
+    def read(name: str, getter: Callable[[], Any], default: Any) -> Any:
+        try:
+            return getter()
+        except Exception:
+            missing.append(name)
+            return default
+
     with torch._C.DisableTorchFunctionSubclass():
-        missing: list[str] = []
-
-        def read(name: str, getter: Callable[[], Any], default: Any) -> Any:
-            try:
-                return getter()
-            except Exception:
-                missing.append(name)
-                return default
-
+        dtype = _dtype(tensor)
         described = schema.Tensor(
-            shape=read("shape", lambda: tuple(int(extent) for extent in tensor.shape), ()),
-            dtype=str(tensor.dtype),
-            device=str(tensor.device),
-            stride=read("stride", lambda: tuple(int(step) for step in tensor.stride()), None),
-            nbytes=read("nbytes", lambda: int(tensor.numel()) * tensor.dtype.itemsize, 0),
-            contiguous=read("is_contiguous", lambda: bool(tensor.is_contiguous()), False),
-            requires_grad=read("requires_grad", lambda: bool(tensor.requires_grad), False),
-            version=read("version", lambda: int(tensor._version), None),
+            shape=read("shape", lambda: tuple(map(int, _shape(tensor))), ()),
+            dtype=str(dtype),
+            device=str(_device(tensor)),
+            stride=read("stride", lambda: tuple(map(int, _Base.stride(tensor))), None),
+            nbytes=read("nbytes", lambda: int(_Base.numel(tensor)) * dtype.itemsize, 0),
+            contiguous=read("is_contiguous", lambda: bool(_Base.is_contiguous(tensor)), False),
+            requires_grad=read("requires_grad", lambda: bool(_requires_grad(tensor)), False),
+            version=read("version", lambda: int(_version(tensor)), None),
             kind=kind_of(tensor),
+            missing=", ".join(missing) or None,
         )
-        if missing:
-            described.missing = ", ".join(missing)
-        walk.found.append(Found(tuple(walk.path), tensor, described, values_unreachable(tensor)))
+        unreachable = values_unreachable(tensor)
+        plain = tensor
+        if unreachable is None:
+            plain = _Base.detach(tensor)  # shares storage and version counter, runs no code of the subclass
+            described.offset, described.ptr = int(plain.storage_offset()), plain.data_ptr()
+            described.storage = described.ptr - described.offset * dtype.itemsize
+        walk.found.append(Found(tuple(walk.path), plain, described, unreachable, _is_whole(tensor)))
     return described
+
+
+_Base: Any = torch._C.TensorBase
+_shape = _Base.shape.__get__
+_dtype = _Base.dtype.__get__
+_device = _Base.device.__get__
+_layout = _Base.layout.__get__
+_requires_grad = _Base.requires_grad.__get__
+_version = _Base._version.__get__
+_is_nested = _Base.is_nested.__get__
+_is_quantized = _Base.is_quantized.__get__
 
 
 def kind_of(tensor: torch.Tensor) -> str:
     """The class and layout of a tensor that is not plain: ``DTensor``, ``Tensor, torch.sparse_coo``."""
-    name = type(tensor).__name__
-    if tensor.is_quantized:
-        name += ", quantized"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        name += ", functorch-wrapped"
-    return name if tensor.layout == torch.strided else f"{name}, {tensor.layout}"
+    layout = _layout(tensor)
+    traits = {
+        "quantized": _is_quantized(tensor),
+        "functorch-wrapped": torch._C._functorch.is_functorch_wrapped_tensor(tensor),
+        "nested": _is_nested(tensor),
+        str(layout): layout != torch.strided,
+    }
+    return ", ".join((_class_name(tensor), *(trait for trait, present in traits.items() if present)))
 
 
 def values_unreachable(tensor: torch.Tensor) -> str | None:
     """Why the values of a tensor cannot be read without going through code of its own, or None."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "functorch-wrapped tensor"
-    if tensor.device.type == "meta":
+    if _device(tensor).type == "meta":
         return _NO_VALUES
-    if tensor.is_nested:
+    if _is_nested(tensor):
         return "nested tensor"
-    if tensor.layout != torch.strided:
-        return f"layout {tensor.layout}"
+    if _layout(tensor) != torch.strided:
+        return f"layout {_layout(tensor)}"
     if type(tensor) not in _PLAIN_TENSORS and not _has_own_storage(tensor):
-        return f"tensor subclass {type(tensor).__name__}"
+        return f"tensor subclass {_class_name(tensor)}"
     return None
 
 
@@ -213,9 +263,16 @@ def _has_own_storage(tensor: torch.Tensor) -> bool:
     if hasattr(type(tensor), "__tensor_flatten__") or type(tensor).__torch_dispatch__ is not _NO_DISPATCH:
         return False
     try:
-        return bool(tensor.data_ptr() or tensor.numel() == 0)
+        return bool(_Base.data_ptr(tensor) or _Base.numel(tensor) == 0)
     except Exception:
         return False
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether ``torch.save`` takes a sparse or nested tensor as it is, with no code but torch's own."""
+    if _device(tensor).type == "meta" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return type(tensor) in _PLAIN_TENSORS or _layout(tensor) == torch.jagged
 
 
 _NO_VALUES = "meta tensor has no values"
@@ -226,24 +283,29 @@ _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
 def _sequence(value: Any, walk: Walk) -> schema.Value:
-    return _nested(value, walk, lambda: _items(value, walk))
+    return _nested(value, walk, lambda: _items(value, value, len(value), walk))
 
 
-def _items(value: Any, walk: Walk) -> schema.Sequence:
+def _set(value: Any, walk: Walk) -> schema.Value:
+    # Copied first, in one step: another thread may be changing it.
+    return _nested(value, walk, lambda: _items(value, list(value), len(value), walk))
+
+
+def _items(owner: Any, members: Iterable[Any], length: int, walk: Walk) -> schema.Sequence:
     items: list[schema.Value] = []
-    for index, item in enumerate(value):
+    for index, item in enumerate(members):
         if index >= walk.max_items or walk.nodes <= 0:
-            walk.cut += len(value) - index
+            walk.cut += length - index
             break
         walk.nodes -= 1
         walk.path.append(index)
         items.append(describe(item, walk))
         walk.path.pop()
-    return schema.Sequence(_class_name(value), len(value), items)
+    return schema.Sequence(_class_name(owner), length, items)
 
 
 def _mapping(value: dict[Any, Any], walk: Walk) -> schema.Value:
-    return _nested(value, walk, lambda: _entries(value, list(value.items()), walk, fields=False))
+    return _nested(value, walk, lambda: _entries(value, list(dict.items(value)), walk, fields=False))
 
 
 def _entries(owner: Any, entries: list[tuple[Any, Any]], walk: Walk, *, fields: bool) -> schema.Mapping:
@@ -254,7 +316,7 @@ def _entries(owner: Any, entries: list[tuple[Any, Any]], walk: Walk, *, fields: 
             break
         walk.nodes -= 1
         keys.append(key if fields else _key(key))
-        walk.path.append(key if isinstance(key, str) else _key(key))
+        walk.path.append(plain_text(key) if isinstance(key, str) else _key(key))
         values.append(describe(item, walk))
         walk.path.pop()
     walk.cut += len(entries) - len(keys)
@@ -263,8 +325,18 @@ def _entries(owner: Any, entries: list[tuple[Any, Any]], walk: Walk, *, fields: 
 
 def _key(key: Any) -> str:
     parts = key if type(key) is tuple else (key,)
-    safe = all(type(part) in _SAFE_KEYS for part in parts)
-    return _encodable(repr(key)[:MAX_REPR]) if safe else _class_name(key)
+    if len(parts) > MAX_DEPTH or any(type(part) not in _SAFE_KEYS for part in parts):
+        return _class_name(key)
+    try:
+        return _start(repr(key))
+    except ValueError:  # an integer beyond the digits that Python prints
+        return _class_name(key)
+
+
+def _start(text: str) -> str:
+    """The first characters of ``text``, with a mark where more were left out."""
+    text = plain_text(text)
+    return text if len(text) <= MAX_REPR else f"{text[:MAX_REPR]}... ({len(text) - MAX_REPR} more characters)"
 
 
 def _nested(value: Any, walk: Walk, build: Callable[[], schema.Value]) -> schema.Value:
@@ -282,25 +354,30 @@ def _nested(value: Any, walk: Walk, build: Callable[[], schema.Value]) -> schema
 
 
 def _safe_repr(value: Any, walk: Walk) -> schema.Value:
-    return schema.Opaque(_class_name(value), repr=_encodable(repr(value)[:MAX_REPR]))
+    return schema.Opaque(_class_name(value), repr=repr(value))
 
 
 def _other(value: Any, walk: Walk) -> schema.Value:
-    """Subclasses of the known types, then objects by their fields, attributes or ``repr``."""
-    if isinstance(value, torch.Tensor):
+    """Subclasses of the known types, then objects by their fields, attributes or ``repr``.
+
+    The class decides, not what ``__class__`` pretends, and a subclass is read past its own methods.
+    """
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
         return _unusual_tensor(value, walk)
-    if isinstance(value, enum.Enum):
-        return schema.Opaque(_class_name(value), repr=f"{_class_name(value)}.{value.name}")
-    if isinstance(value, (int, float, str)):
-        base: Any = next(kind for kind in (int, float, str) if isinstance(value, kind))
-        return describe(base.__new__(base, value), walk)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return _sequence(value, walk)
-    if isinstance(value, dict):
+    if issubclass(kind, enum.Enum):
+        return schema.Opaque(_class_name(value), repr=_start(f"{_class_name(value)}.{value.name}"))
+    for base, exact in _EXACT.items():
+        if issubclass(kind, base):
+            return describe(exact(value), walk)
+    sequence = next((base for base in _SEQUENCES if issubclass(kind, base)), None)
+    if sequence is not None:
+        return _nested(value, walk, lambda: _items(value, sequence.__iter__(value), sequence.__len__(value), walk))
+    if issubclass(kind, dict):
         return _mapping(value, walk)
-    if isinstance(value, torch.nn.Module):
+    if issubclass(kind, torch.nn.Module):
         return _module(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if hasattr(kind, "__dataclass_fields__"):
         return _nested(value, walk, lambda: _fields(value, walk))
     return _object(value)
 
@@ -315,67 +392,91 @@ def _fields(value: Any, walk: Walk) -> schema.Value:
 def _module(module: torch.nn.Module) -> schema.Opaque:
     """A module by its own line of ``repr``, without those of the modules inside it."""
     name = _class_name(module)
+    if guard.graph_capture_active():  # some print their scales, which reads them
+        return schema.Opaque(name, why=CAPTURE_SKIP)
     try:
         inside = "..." if module._modules else ""
         own = ", ".join(filter(None, (module.extra_repr().replace("\n", ", "), inside)))
     except Exception as error:
-        return schema.Opaque(name, why=f"extra_repr raised {type(error).__name__}")
+        return schema.Opaque(name, why=f"extra_repr raised {_class_name(error)}")
     return _shortened(name, f"{name}({own})")
 
 
 def _object(value: Any) -> schema.Opaque:
     """Anything else: its array-like attributes, else the start of its ``repr``."""
     name = _class_name(value)
+    if issubclass(type(value), Proxy):
+        return schema.Opaque(name, why="to look at it would add to the graph that torch.fx is tracing")
     arraylike = {attribute: _attribute(value, attribute) for attribute in ("shape", "dtype", "device")}
     if any(text is not None for text in arraylike.values()):
         return schema.Opaque(name, None, arraylike["shape"], arraylike["dtype"], arraylike["device"])
     if getattr(type(value), "__repr__", None) is object.__repr__:
-        return schema.Opaque(name, repr=f"<{type(value).__module__}.{name} object>")
-    if _holds_tensors(value):
+        return schema.Opaque(name, repr=_start(f"<{type(value).__module__}.{name} object>"))
+    if _prints_tensors(value):
         return schema.Opaque(name, why="its repr could read tensors")
     try:
         return _shortened(name, repr(value))
     except Exception as error:
-        return schema.Opaque(name, why=f"repr raised {type(error).__name__}")
+        return schema.Opaque(name, why=f"repr raised {_class_name(error)}")
 
 
 def _attribute(value: Any, attribute: str) -> str | None:
     try:
         found = getattr(value, attribute, None)
-        return None if found is None else _encodable(str(found)[:MAX_REPR])
+        return None if found is None or _prints_tensors(found) else _start(str(found))
     except Exception:
         return None
 
 
-def _holds_tensors(value: Any) -> bool:
-    try:
-        held = vars(value).values()
-    except TypeError:
-        return False
-    return any(isinstance(item, torch.Tensor) for item in held)
+def _prints_tensors(value: Any) -> bool:
+    """Whether the ``repr`` of a value could print a tensor, and so read it; doubt counts as yes."""
+    near = [value]
+    looked_at = 0
+    for _ in range(REPR_DEPTH):
+        looked_at += len(near)
+        if looked_at > MAX_LOOKED_AT or any(issubclass(type(item), torch.Tensor) for item in near):
+            return True
+        near = [item for item in gc.get_referents(*near) if not isinstance(item, _NOT_PRINTED)]
+    return False
 
 
 def _shortened(name: str, text: str) -> schema.Opaque:
-    return schema.Opaque(name, repr=_encodable(text[:MAX_REPR]), cut=max(0, len(text) - MAX_REPR))
+    text = plain_text(text)
+    return schema.Opaque(name, repr=text[:MAX_REPR], cut=max(0, len(text) - MAX_REPR))
 
 
 def _class_name(value: Any) -> str:
-    return type(value).__name__
+    return _type_name(type(value))
 
+
+_type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+"""``type.__name__`` itself, which a metaclass may have replaced."""
 
 _PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _SAFE_KEYS = frozenset((str, int, float, bool, type(None), bytes, torch.dtype, torch.device))
+_EXACT: dict[type, Callable[[Any], Any]] = {
+    int: int.__index__,
+    float: float.__float__,
+    str: str.__str__,
+    complex: complex.__pos__,
+}
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
+_NOT_PRINTED = (type, ModuleType, FunctionType, BuiltinFunctionType, torch.nn.Module, str, int, float)
 _DESCRIBERS: dict[type, Callable[[Any, Walk], schema.Value]] = {
     type(None): lambda value, walk: None,
     bool: lambda value, walk: value,
     int: _integer,
     float: _float,
     str: _string,
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
     complex: lambda value, walk: schema.Number(str(value)),
     list: _sequence,
     tuple: _sequence,
-    set: _sequence,
+    set: _set,
     frozenset: _sequence,
+    deque: _sequence,
     dict: _mapping,
     torch.Size: _sequence,
     torch.dtype: _safe_repr,

@@ -26,6 +26,7 @@ def _attach() -> None:
     try:
         from firstfault.capture.bootstrap import attach
     except ImportError:  # another interpreter than the one that firstfault is installed in
+        print(f"firstfault: not installed for {sys.executable}; it is not recorded", file=sys.stderr)
         return
     attach()
 
