@@ -143,14 +143,14 @@ def _patterns(name: str, value: str) -> tuple[str, ...]:
 
 
 def _byte_count(name: str, value: str) -> int:
-    match = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"([0-9]{1,18})([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
     if match is None:
         raise SettingError(f"{name}={value!r} is not a size; accepted: bytes, or a number with K, M, G or T")
     return int(match[1]) * BYTE_UNITS[match[2].upper()]
 
 
 def _positive(name: str, value: str) -> int:
-    if not value.strip().isdigit() or int(value) == 0:
+    if not re.fullmatch("[0-9]{1,18}", value.strip()) or int(value) == 0:
         raise SettingError(f"{name}={value!r} is not a count; accepted: a whole number from 1")
     return int(value)
 

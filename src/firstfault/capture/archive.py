@@ -20,6 +20,8 @@ import sys
 import zipfile
 import zlib
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +32,9 @@ import torch
 from firstfault.record.layout import PRIVATE_FILE
 
 LARGEST = 2**31
-"""Bytes of tensors up to which the archive needs no 64-bit zip fields; beyond it ``torch.save`` is used."""
+"""Bytes of tensors up to which the archive needs no 64-bit zip fields."""
+MOST_STORAGES = 65_000
+"""Storages up to which its 16-bit count of entries suffices."""
 
 _ALIGNMENT = 64  # torch maps storages from the file, and pads them to this
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
@@ -51,6 +55,11 @@ class View:
     offset: int
 
 
+def fits(storages: list[torch.Tensor]) -> bool:
+    """Whether ``write`` can hold so many and such large storages; beyond that ``torch.save`` is used."""
+    return len(storages) <= MOST_STORAGES and sum(map(len, storages)) < LARGEST
+
+
 def write(path: Path, views: tuple[View, ...], storages: list[torch.Tensor], attachments: dict[str, bytes]) -> int:
     """Save tensors to a new file, and return its size in bytes.
 
@@ -61,7 +70,7 @@ def write(path: Path, views: tuple[View, ...], storages: list[torch.Tensor], att
         attachments: further records of the archive, which ``torch.load`` leaves alone.
 
     Raises:
-        OSError: the system refused some of it.
+        OSError: the system refused some of it; the file is gone then.
     """
     entries = [("data.pkl", memoryview(_pickle(views, tuple(map(len, storages)))))]
     entries.append(("byteorder", memoryview(sys.byteorder.encode())))
@@ -72,9 +81,8 @@ def write(path: Path, views: tuple[View, ...], storages: list[torch.Tensor], att
 
 
 def write_any(path: Path, values: dict[str, torch.Tensor], attachments: dict[str, bytes]) -> int:
-    """The same by ``torch.save``, for tensors that are not plain and for archives past ``LARGEST``."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-    with os.fdopen(fd, "w+b") as file:
+    """The same by ``torch.save``, for tensors that are not plain and for archives that do not fit."""
+    with _new(path) as fd, os.fdopen(fd, "w+b", closefd=False) as file:
         torch.save(values, file)
         with zipfile.ZipFile(file, "a") as appended:
             folder = appended.namelist()[0].split("/")[0]
@@ -162,9 +170,7 @@ def _zip(folder: str, entries: list[tuple[str, memoryview]]) -> list[bytes | mem
 
 
 def _write_all(path: Path, pieces: list[bytes | memoryview]) -> int:
-    total = sum(map(len, pieces))
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
+    with _new(path) as fd:
         left = [memoryview(piece) for piece in pieces if len(piece)]
         while left:
             written = os.writev(fd, left[:1024])
@@ -172,6 +178,17 @@ def _write_all(path: Path, pieces: list[bytes | memoryview]) -> int:
                 written -= len(left.pop(0))
             if written:
                 left[0] = left[0][written:]
+    return sum(map(len, pieces))
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[int]:
+    """A new file, readable by its owner alone, that does not stay when writing it fails."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        yield fd
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     finally:
         os.close(fd)
-    return total

@@ -13,18 +13,21 @@ import wrapt.importer
 
 from firstfault import settings
 
+_LIBRARY = "torch"
+
 
 def attach() -> None:
     """Wait for the libraries of the targets that the settings ask for."""
     chosen = settings.current()
     if chosen.level > settings.Level.OFF and chosen.modules:
-        wrapt.importer.register_post_import_hook(_install_modules, "torch")
+        wrapt.importer.register_post_import_hook(_install_modules, _LIBRARY)
 
 
-def _install_modules(_torch: ModuleType) -> None:
+def _install_modules(_module: ModuleType) -> None:
+    """Called when ``import torch`` has come to its end, which it also does when this goes wrong."""
     try:
         from firstfault.capture.targets import nn_module
 
         nn_module.install()
     except Exception as error:
-        print(f"firstfault: cannot attach to torch.nn.Module ({error}); it is not recorded", file=sys.stderr)
+        print(f"firstfault: modules are not recorded in this process: {type(error).__name__}: {error}", file=sys.stderr)

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from types import MethodType
 from typing import Any, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 import torch
 
 from firstfault import settings
-from firstfault.capture import recorder
+from firstfault.capture import guard, recorder
+from firstfault.capture.describe import plain_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +29,8 @@ WRAPPED = "_debug_kernel_wrapped"
 """The mark of a boundary, shared with SGLang's logger so that neither wraps what the other has."""
 
 _STRIPPED_PREFIXES = ("sglang.", "sgl_kernel.")
+_functions: WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = WeakKeyDictionary()
+"""The function behind each boundary of ours. The mark cannot tell: ``functools.wraps`` copies it outwards."""
 
 
 @overload
@@ -49,6 +53,9 @@ def debug_kernel_api(func: Callable[..., Any] | None = None, *, op_name: str | N
     """
     if func is None:
         return lambda later: debug_kernel_api(later, op_name=op_name)
+    if isinstance(func, (staticmethod, classmethod)):
+        inner = debug_kernel_api(func.__func__, op_name=op_name)
+        return func if inner is func.__func__ else type(func)(inner)
     if not enabled() or getattr(func, WRAPPED, False):
         return func
     return wrap(func, op_name or infer_name(func))
@@ -71,10 +78,24 @@ def wrap_method_with_debug_kernel_once(
         marker_attr: attribute that marks ``obj`` as done, ``_debug_kernel_<method>_wrapped`` if left out.
     """
     marker = marker_attr or f"_debug_kernel_{method_name}_wrapped"
-    if enabled() and not getattr(obj, marker, False):
-        setattr(obj, method_name, debug_kernel_api(getattr(obj, method_name), op_name=op_name))
+    if not enabled() or getattr(obj, marker, False):
+        return obj
+    try:
+        # Of a class, what stands in it and not what it gives: a static method has to stay one.
+        method = inspect.getattr_static(obj, method_name) if isinstance(obj, type) else getattr(obj, method_name)
+        setattr(obj, method_name, _method_boundary(obj, method, op_name))
         setattr(obj, marker, True)
+    except (AttributeError, TypeError) as error:
+        guard.tell(f"cannot attach to {op_name} ({error}); it is not recorded")
     return obj
+
+
+def _method_boundary(obj: Any, method: Callable[..., Any], op_name: str) -> Any:
+    """A boundary that stays a method of ``obj``: in a deep copy of it, it is one of the copy."""
+    if isinstance(method, MethodType) and method.__self__ is obj:
+        func = method.__func__
+        return method if getattr(func, WRAPPED, False) else MethodType(wrap(func, op_name, is_method=True), obj)
+    return debug_kernel_api(method, op_name=op_name)
 
 
 def enabled() -> bool:
@@ -82,20 +103,45 @@ def enabled() -> bool:
     return settings.current().level > settings.Level.OFF
 
 
-def wrap(func: Callable[..., Any], name: str, target: str = "boundary") -> Callable[..., Any]:
-    """The boundary around ``func``, whatever the level."""
-    first = 1 if _takes_self(func) else 0
+def function_of(boundary: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind a boundary of ours; anything else is given back."""
+    try:
+        return _functions.get(boundary, boundary)
+    except TypeError:  # not one that can be hashed
+        return boundary
+
+
+def wrap(
+    func: Callable[..., Any],
+    name: str,
+    target: str = "boundary",
+    *,
+    is_method: bool | None = None,
+    mutates: Collection[int | str] = (),
+) -> Callable[..., Any]:
+    """The boundary around ``func``, whatever the level.
+
+    Args:
+        func: the function.
+        name: the name that its calls are recorded under.
+        target: what attached the boundary.
+        is_method: whether the first argument is left out; left to its name, ``self`` or ``cls``, when None.
+        mutates: positions and names of the arguments that it is declared to write to.
+    """
+    first = 1 if is_method or (is_method is None and _takes_self(func)) else 0
+    name = plain_text(name)
     is_compiling = torch.compiler.is_compiling
     begin = recorder.begin
-    caller = sys._getframe
 
     @functools.wraps(func)
     def boundary(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return func(*args, **kwargs)
-        call = begin(name, target, args[first:] if first else args, kwargs, caller(1))
+        call = begin(name, target, args[first:] if first else args, kwargs)
         if call is None:
             return func(*args, **kwargs)
+        if mutates:
+            call.mutates = mutates
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
@@ -105,6 +151,7 @@ def wrap(func: Callable[..., Any], name: str, target: str = "boundary") -> Calla
         return result
 
     setattr(boundary, WRAPPED, True)
+    _functions[boundary] = func
     return boundary
 
 
@@ -113,9 +160,9 @@ def infer_name(func: Callable[..., Any]) -> str:
 
     A function of ``__main__`` gets its file's name in place of the module's.
     """
-    qualname = getattr(func, "__qualname__", getattr(func, "__name__", type(func).__name__))
+    qualname = str(getattr(func, "__qualname__", getattr(func, "__name__", type(func).__name__)))
     qualname = qualname.replace("<locals>.", "")
-    module = getattr(func, "__module__", None) or ""
+    module = str(getattr(func, "__module__", None) or "")
     prefix = next((prefix for prefix in _STRIPPED_PREFIXES if module.startswith(prefix)), "")
     module = module.removeprefix(prefix)
     if module in ("", "__main__", "builtins"):
@@ -126,7 +173,7 @@ def infer_name(func: Callable[..., Any]) -> str:
 def _file_stem(func: Callable[..., Any]) -> str:
     try:
         path = inspect.getsourcefile(inspect.unwrap(func))
-    except TypeError:
+    except (TypeError, ValueError):
         return ""
     return Path(path).stem.strip("<>") if path else ""
 

@@ -124,10 +124,11 @@ class Namespace:
             op_func: the function behind it; a boundary already if it is marked so.
             op_name: its name in this namespace.
         """
-        packet: Callable[..., Any] = getattr(getattr(torch.ops, self.library), op_name)
-        if getattr(op_func, boundary.WRAPPED, False):
-            return packet
-        return boundary.debug_kernel_api(packet, op_name=f"{self.prefix}.{op_name}")
+        packet: Any = getattr(getattr(torch.ops, self.library), op_name)
+        if getattr(op_func, boundary.WRAPPED, False) or not boundary.enabled():
+            return packet  # type: ignore[no-any-return]
+        overloads = [getattr(packet, name) for name in packet.overloads()]  # now attributes that the boundary takes on
+        return boundary.wrap(packet, f"{self.prefix}.{op_name}", mutates=_written_arguments(overloads))
 
     def _define(
         self,
@@ -140,7 +141,7 @@ class Namespace:
         """Define the operator unless the name is taken, as in an engine that is set up twice."""
         key = f"{self.library}::{name}"
         if key in _registered or hasattr(getattr(torch.ops, self.library), name):
-            if _registered.get(key, fn).__code__ is not fn.__code__:
+            if _code(_registered.get(key, fn)) is not _code(fn):
                 warnings.warn(f"{key} is registered already; the first registration stays", stacklevel=4)
             return
         schema = torch.library.infer_schema(_annotated(fn, returns), mutates_args=mutates)
@@ -162,6 +163,23 @@ def debug_torch_op(op_func: Callable[..., Any], op_name: str, *, namespace: str 
     return Namespace(namespace, f"{namespace}.custom_op").debug_torch_op(op_func, op_name)
 
 
+def _written_arguments(overloads: list[Any]) -> frozenset[int | str]:
+    """Positions and names of the arguments that an operator's schema declares written to."""
+    return frozenset(
+        place
+        for overload in overloads
+        for index, argument in enumerate(overload._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for place in (index, argument.name)
+    )
+
+
+def _code(fn: Callable[..., Any]) -> object:
+    """What tells one function from another even when its module is executed twice."""
+    fn = inspect.unwrap(fn)
+    return getattr(fn, "__code__", fn)
+
+
 @functools.cache
 def _library(name: str) -> torch.library.Library:
     """The fragment that the operators of a namespace live as long as."""
@@ -169,11 +187,14 @@ def _library(name: str) -> torch.library.Library:
 
 
 def _deferred(fn: Callable[..., Any], register: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    registered = functools.cache(register)
+    registered: Callable[..., Any] | None = None
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return registered()(*args, **kwargs)
+        nonlocal registered  # not functools.cache, which torch.compile traces past
+        if registered is None:
+            registered = register()
+        return registered(*args, **kwargs)
 
     return call
 
@@ -193,7 +214,9 @@ def _fake_like(
             like = bound.args[out_shape] if isinstance(out_shape, int) else bound.arguments[out_shape]
         except (IndexError, KeyError):
             raise RuntimeError(f"{name} has no argument {out_shape!r}; its signature is {signature}") from None
-        return torch.empty_like(like, dtype=out_dtype)
+        if out_dtype is None:
+            return torch.empty_like(like)
+        return torch.empty(like.shape, dtype=out_dtype, device=like.device)
 
     return fake
 

@@ -61,6 +61,10 @@ class Found:
     whole: bool = False
 
 
+Watched: TypeAlias = "tuple[tuple[PathKey, ...], torch.Tensor, int | None]"
+"""A tensor that a call may change in place: path, tensor, and torch's in-place counter before it, if kept."""
+
+
 class Walk:
     """The state of describing one side of one call.
 
@@ -157,16 +161,16 @@ def _tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
         offset: int = tensor.storage_offset()  # type: ignore[assignment]
         ptr = tensor.data_ptr()
         stride = tensor.stride()
-        dtype, device, itemsize = _names(tensor.dtype, tensor.device)
+        shape, dtype, device, itemsize, nbytes = _layout(tensor.shape, tensor.dtype, tensor.device)
         described = schema.Tensor(
-            tuple(tensor.shape),
+            shape,
             dtype,
             device,
             stride,
             offset,
             ptr,
             ptr - offset * itemsize,
-            tensor.numel() * itemsize,
+            nbytes,
             tensor.is_contiguous(),
             tensor.requires_grad,
             None if tensor.is_inference() else tensor._version,
@@ -177,9 +181,10 @@ def _tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
     return described
 
 
-@lru_cache(maxsize=256)
-def _names(dtype: torch.dtype, device: torch.device) -> tuple[str, str, int]:
-    return str(dtype), str(device), dtype.itemsize
+@lru_cache(maxsize=4096)
+def _layout(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> tuple[tuple[int, ...], str, str, int, int]:
+    """What a tensor's shape, dtype and device print as; kept, since a serving loop repeats its layouts."""
+    return tuple(shape), str(dtype), str(device), dtype.itemsize, math.prod(shape) * dtype.itemsize
 
 
 def _unusual_tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
@@ -224,7 +229,7 @@ _Base: Any = torch._C.TensorBase
 _shape = _Base.shape.__get__
 _dtype = _Base.dtype.__get__
 _device = _Base.device.__get__
-_layout = _Base.layout.__get__
+_own_layout = _Base.layout.__get__
 _requires_grad = _Base.requires_grad.__get__
 _version = _Base._version.__get__
 _is_nested = _Base.is_nested.__get__
@@ -233,7 +238,7 @@ _is_quantized = _Base.is_quantized.__get__
 
 def kind_of(tensor: torch.Tensor) -> str:
     """The class and layout of a tensor that is not plain: ``DTensor``, ``Tensor, torch.sparse_coo``."""
-    layout = _layout(tensor)
+    layout = _own_layout(tensor)
     traits = {
         "quantized": _is_quantized(tensor),
         "functorch-wrapped": torch._C._functorch.is_functorch_wrapped_tensor(tensor),
@@ -251,11 +256,20 @@ def values_unreachable(tensor: torch.Tensor) -> str | None:
         return _NO_VALUES
     if _is_nested(tensor):
         return "nested tensor"
-    if _layout(tensor) != torch.strided:
-        return f"layout {_layout(tensor)}"
-    if type(tensor) not in _PLAIN_TENSORS and not _has_own_storage(tensor):
-        return f"tensor subclass {_class_name(tensor)}"
+    if _own_layout(tensor) != torch.strided:
+        return f"layout {_own_layout(tensor)}"
+    if not _has_own_storage(tensor):
+        plain = type(tensor) in _PLAIN_TENSORS
+        return "its storage has no address" if plain else f"tensor subclass {_class_name(tensor)}"
     return None
+
+
+def storage_bytes_needed(tensor: torch.Tensor) -> int:
+    """How far into its storage a strided tensor reaches, in bytes; 0 for an empty one."""
+    if tensor.numel() == 0:
+        return 0
+    reach = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (int(tensor.storage_offset()) + reach + 1) * tensor.dtype.itemsize
 
 
 def _has_own_storage(tensor: torch.Tensor) -> bool:
@@ -272,7 +286,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     """Whether ``torch.save`` takes a sparse or nested tensor as it is, with no code but torch's own."""
     if _device(tensor).type == "meta" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
-    return type(tensor) in _PLAIN_TENSORS or _layout(tensor) == torch.jagged
+    return type(tensor) in _PLAIN_TENSORS or _own_layout(tensor) == torch.jagged
 
 
 _NO_VALUES = "meta tensor has no values"
@@ -446,7 +460,7 @@ def _shortened(name: str, text: str) -> schema.Opaque:
 
 
 def _class_name(value: Any) -> str:
-    return _type_name(type(value))
+    return plain_text(_type_name(type(value)))
 
 
 _type_name: Callable[[type], str] = type.__dict__["__name__"].__get__

@@ -15,6 +15,7 @@ import fnmatch
 import json
 import os
 import shutil
+import threading
 import time
 from ast import literal_eval
 from collections import deque
@@ -28,7 +29,8 @@ import msgspec
 import torch
 
 from firstfault.capture import archive, snapshot
-from firstfault.capture.describe import Found, PathKey
+from firstfault.capture.describe import Found, PathKey, plain_text
+from firstfault.capture.guard import message_of
 from firstfault.record import layout, schema
 from firstfault.settings import Settings
 
@@ -52,6 +54,7 @@ class Dumper:
         self._calls: dict[str, int] = {}
         self._complete: deque[tuple[Path, int]] = deque()
         self._kept_bytes = 0
+        self._counting = threading.Lock()
         self.wanted = lru_cache(maxsize=None)(self._wanted)
 
     def begin(self, call: schema.Call, found: list[Found], not_captured: int) -> OpenDump:
@@ -70,7 +73,9 @@ class Dumper:
         planned = snapshot.plan(keyed.items())
         self._folder.mkdir(mode=layout.PRIVATE_FOLDER, parents=True, exist_ok=True)
         self.check(planned.nbytes)
-        index = self._calls[call.op] = self._calls.get(call.op, 0) + 1
+        self._drop_oldest(planned.nbytes)
+        with self._counting:
+            index = self._calls[call.op] = self._calls.get(call.op, 0) + 1
         now = time.time()
         stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(now)) + f"_{int(now * 1000) % 1000:03d}"
         folder = self._folder / layout.dump_name(stamp, self._pid, call.op, index)
@@ -81,15 +86,19 @@ class Dumper:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def check(self, nbytes: int) -> None:
+    def check(self, nbytes: int, held: int = 0) -> None:
         """Refuse what is larger than the budget, or would fill the disk.
+
+        Args:
+            nbytes: what is to be written.
+            held: what the same dump has written already.
 
         Raises:
             Skipped: with the sizes.
         """
         budget = self._settings.dump_max_bytes
-        if nbytes > budget:
-            raise Skipped(f"{nbytes} bytes of tensors exceed FIRSTFAULT_DUMP_MAX_BYTES={budget}")
+        if held + nbytes > budget:
+            raise Skipped(f"{held + nbytes} bytes of tensors exceed FIRSTFAULT_DUMP_MAX_BYTES={budget}")
         disk = shutil.disk_usage(self._folder)
         keep_free = min(MOST_FREE, disk.total // FREE_SHARE)
         if disk.free - nbytes < keep_free:
@@ -97,15 +106,24 @@ class Dumper:
 
     def complete(self, folder: Path, nbytes: int) -> None:
         """Count a dump as complete, and drop the oldest ones beyond the budget."""
-        self._complete.append((folder, nbytes))
-        self._kept_bytes += nbytes
+        with self._counting:
+            self._complete.append((folder, nbytes))
+            self._kept_bytes += nbytes
+        self._drop_oldest(0)
+
+    def _drop_oldest(self, coming: int) -> None:
+        """Make room for ``coming`` bytes of a new dump; the newest complete one stays unless it stands in the way."""
         limit = self._settings
-        while len(self._complete) > 1 and (
-            len(self._complete) > limit.dump_max_calls or self._kept_bytes > limit.dump_max_bytes
-        ):
-            oldest, size = self._complete.popleft()
-            self._kept_bytes -= size
-            shutil.rmtree(oldest, ignore_errors=True)
+        dropped = []
+        with self._counting:
+            while len(self._complete) > (0 if coming else 1) and (
+                len(self._complete) > limit.dump_max_calls or self._kept_bytes + coming > limit.dump_max_bytes
+            ):
+                oldest, size = self._complete.popleft()
+                self._kept_bytes -= size
+                dropped.append(oldest)
+        for folder in dropped:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _wanted(self, op: str) -> bool:
         """Whether the include and exclude patterns let ``op`` through."""
@@ -162,78 +180,107 @@ class OpenDump:
         """Save the outputs and what the call changed in place; return the paths to the latter.
 
         Raises:
-            Skipped, OSError: the outputs did not fit; the dump then says that the call completed without them.
+            Skipped, OSError, RuntimeError: the outputs did not fit or could not be copied; the dump then says
+                that the call completed without them.
         """
-        changed = [key for key, _ in self._inputs.changed()]
-        keyed = dict(_keyed(found, _output_key))
-        planned = snapshot.plan([*keyed.items(), *((f"mutated_{key}", self._keyed[key]) for key in changed)])
         self._metadata["execution_status"] = "completed"
         self._metadata["output_metadata"] = dict(_flat(result, "result"))
         self._metadata["result"] = result
+        lost = _left_out("outputs", not_captured)
         try:
-            self._save_outputs(planned, keyed)
-        except (Skipped, OSError) as reason:
-            planned.unreachable["outputs"] = str(reason)
+            changed, unknown = self._changed()
+            lost |= {f"mutated_{key}": reason for key, reason in unknown.items()}
+            lost |= self._save_outputs(dict(_keyed(found, _output_key)), changed)
+        except (Skipped, OSError, RuntimeError) as reason:
+            lost["outputs"] = str(reason)
             raise
         finally:
-            self._metadata["not_captured"] |= planned.unreachable | _left_out("outputs", not_captured)
+            self._metadata["not_captured"] |= lost
             self._close()
         return [self._keyed[key].path for key in changed]
 
     def fail(self, error: BaseException) -> None:
-        """Mark the call as ended by ``error``."""
+        """Mark the call as ended by ``error``.
+
+        Raises:
+            OSError: the system refused to write it; the dump still says that the inputs were saved.
+        """
         self._metadata["execution_status"] = "exception"
-        self._metadata["exception"] = {"type": type(error).__name__, "message": text_of(error)}
+        self._metadata["exception"] = {"type": type(error).__name__, "message": message_of(error)}
         self._close()
 
-    def _save_outputs(self, planned: snapshot.Plan, keyed: dict[str, Found]) -> None:
-        if not (planned.ranges or planned.others):
-            return
-        self._dumper.check(planned.nbytes)
-        outputs = snapshot.take(planned)
-        path = self.folder / layout.OUTPUTS
-        try:
-            self.nbytes += _write(path, outputs, {})
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-        self._metadata["output_tensor_keys"] = [key for key in outputs.keys if key in keyed]
-        self._metadata["mutated_tensor_keys"] = [key for key in outputs.keys if key not in keyed]
-        self._metadata["tensor_paths"] |= {key: item.path for key, item in keyed.items()}
+    def _changed(self) -> tuple[list[str], dict[str, str]]:
+        """Keys of the inputs that the call wrote to or laid out anew, and why that is unknown of others."""
+        keys, unknown = self._inputs.changed()
+        relaid = [key for key in self._inputs.plain_keys if key not in keys and _is_relaid(self._keyed[key])]
+        return keys + relaid, {key: reason for key, reason in unknown.items() if key not in relaid}
+
+    def _save_outputs(self, results: dict[str, Found], changed: list[str]) -> dict[str, str]:
+        """Write ``outputs.pt`` where there are any; return the reasons of those that it lacks."""
+        planned = snapshot.plan([*results.items(), *((f"mutated_{key}", self._keyed[key]) for key in changed)])
+        if planned.ranges or planned.others:
+            self._dumper.check(planned.nbytes, held=self.nbytes)
+            outputs = snapshot.take(planned)
+            self.nbytes += _write(self.folder / layout.OUTPUTS, outputs, {})
+            self._metadata["output_tensor_keys"] = [key for key in outputs.keys if key in results]
+            self._metadata["mutated_tensor_keys"] = [key for key in outputs.keys if key not in results]
+            self._metadata["tensor_paths"] |= {key: item.path for key, item in results.items()}
+        return planned.unreachable
 
     def _close(self) -> None:
-        self._write_metadata()
-        os.close(self._metadata_fd)
-        self._inputs = None  # type: ignore[assignment]
-        self._dumper.complete(self.folder, self.nbytes)
+        """Write the last word and give everything back, however that goes."""
+        try:
+            self._write_metadata()
+        finally:
+            os.close(self._metadata_fd)
+            self._inputs = None  # type: ignore[assignment]
+            self._dumper.complete(self.folder, self.nbytes)
 
     def _write_metadata(self) -> None:
         """Put ``metadata.json`` there whole, or leave the one that is there.
 
-        The first goes to another name and is renamed. A later one within a page is one ``pwrite`` over
-        it, which no signal can interrupt midway: renaming over a file costs 230 µs on ext4, this 3.
+        The first goes to another name and is renamed, filled up to a page. A later one within that page is one
+        ``pwrite`` over it, which needs no more disk and which no signal can interrupt midway: renaming over a
+        file costs 230 µs on ext4, this 3.
+
+        Raises:
+            OSError: the system refused it.
         """
-        data = _one_field_a_line(self._metadata)
+        data = _one_field_a_line(self._metadata).ljust(PAGE)
+        in_place = len(data) == PAGE and self._metadata_fd >= 0 and os.fstat(self._metadata_fd).st_size == PAGE
+        if in_place and os.pwrite(self._metadata_fd, data, 0) == PAGE:
+            return
+        fd = _put(self.folder / layout.METADATA, data)
         if self._metadata_fd >= 0:
-            length = os.fstat(self._metadata_fd).st_size
-            if max(length, len(data)) <= PAGE:
-                os.pwrite(self._metadata_fd, data.ljust(length), 0)
-                return
             os.close(self._metadata_fd)
-        path = self.folder / layout.METADATA
-        unfinished = path.with_suffix(".unfinished")
-        self._metadata_fd = os.open(
-            unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.PRIVATE_FILE
-        )
+        self._metadata_fd = fd
+
+
+def _put(path: Path, data: bytes) -> int:
+    """Write ``data`` under another name and rename it to ``path``; return its descriptor, open for writing."""
+    unfinished = path.with_suffix(".unfinished")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.PRIVATE_FILE)
+    try:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._metadata_fd, view) :]
+            view = view[os.write(fd, view) :]
         os.replace(unfinished, path)
+    except BaseException:
+        os.close(fd)
+        unfinished.unlink(missing_ok=True)
+        raise
+    return fd
+
+
+def _is_relaid(item: Found) -> bool:
+    """Whether a plain tensor lies elsewhere than before the call, as after ``resize_`` or ``set_``."""
+    tensor, before = item.tensor, item.described
+    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) != (before.ptr, before.shape, before.stride)
 
 
 def _write(path: Path, taken: snapshot.Snapshot, state: dict[str, bytes]) -> int:
     attachments = {f"random_state/{name}": data for name, data in state.items()}
-    if not taken.others and taken.plan.nbytes < archive.LARGEST:
+    if not taken.others and archive.fits(taken.storages):
         return archive.write(path, taken.views, taken.storages, attachments)
     values = archive.tensors(taken.views, taken.storages) | taken.others
     return archive.write_any(path, values, attachments)
@@ -313,14 +360,6 @@ def _flat(value: schema.Value, key: str) -> Iterator[tuple[str, Any]]:
 def _plain_key(key: str) -> str:
     """A dict's key as ``str`` gives it, from its ``repr``."""
     try:
-        return str(literal_eval(key))
+        return plain_text(str(literal_eval(key)))
     except (ValueError, SyntaxError):
         return key
-
-
-def text_of(error: BaseException) -> str:
-    """The message of an exception, whose ``__str__`` may itself raise."""
-    try:
-        return str(error)
-    except Exception as raised:
-        return f"<its message raised {type(raised).__name__}>"

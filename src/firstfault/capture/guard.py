@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+LONGEST_MESSAGE = 10_000
 _reported: set[str] = set()
 _function_modes = torch._C._is_torch_function_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
 
 
 def internal_error(where: str, error: Exception) -> None:
@@ -34,16 +36,21 @@ def tell(message: str) -> None:
 
 
 def unseen() -> AbstractContextManager[Any]:
-    """Hide what runs inside from the program's tensor subclasses, and from its torch modes where it has any."""
-    if _function_modes() or _dispatch_modes():
+    """Hide what runs inside from the program's tensor subclasses, and from modes and ``torch.jit.trace`` where on."""
+    if _function_modes() or _dispatch_modes() or _tracing() is not None:
         return _modes_off()
     return torch._C.DisableTorchFunctionSubclass()
 
 
 @contextlib.contextmanager
 def _modes_off() -> Iterator[None]:
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        yield
+    tracing = _tracing()
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    try:
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            yield
+    finally:
+        torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
 
 
 def graph_capture_active() -> bool:
@@ -61,8 +68,14 @@ def graph_capture_active() -> bool:
 
 def values_out_of_reach() -> str | None:
     """Why no tensor's values may be read just now, or None: an operation of ours would become part of it."""
-    if torch._C._get_tracing_state() is not None:
-        return "torch.jit.trace in progress"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "inside a torch.func transform"
     return None
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception, whose ``__str__`` may itself raise, up to a length that is enough for any."""
+    try:
+        return str(error)[:LONGEST_MESSAGE].encode("utf-8", "backslashreplace").decode()
+    except Exception as raised:
+        return f"<its message raised {type(raised).__name__}>"

@@ -25,9 +25,11 @@ class CustomOp(torch.nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.forward = boundary.debug_kernel_api(  # type: ignore[method-assign]
-            _unwrapped(cls.forward), op_name=f"{cls.__name__}.forward"
-        )
+        if boundary.enabled():
+            # An inherited one is taken out of its boundary, so that each class records under its own name.
+            forward = cls.forward if "forward" in vars(cls) else boundary.function_of(cls.forward)
+            name = f"{cls.__name__}.forward"
+            cls.forward = boundary.debug_kernel_api(forward, op_name=name)  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,8 +91,3 @@ def platform() -> str:
 def _available(name: str) -> bool:
     backend = getattr(torch, name, None)
     return backend is not None and bool(backend.is_available())
-
-
-def _unwrapped(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind an inherited boundary, so that each class records under its own name."""
-    return getattr(forward, "__wrapped__", forward) if getattr(forward, boundary.WRAPPED, False) else forward

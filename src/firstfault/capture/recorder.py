@@ -1,6 +1,6 @@
 """The process's recorder: a call begins, returns or raises → records to every writer, in that order.
 
-    call = begin("RMSNorm.forward", "boundary", args, kwargs, frame)
+    call = begin("RMSNorm.forward", "boundary", args, kwargs)
     …
     call.returned(result)        or        call.raised(error)
 
@@ -14,24 +14,29 @@ import atexit
 import itertools
 import multiprocessing.util
 import os
+import sys
 import threading
 import time
+from collections.abc import Collection
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
 from firstfault import settings
 from firstfault.capture import describe, dump, guard, stats, writers
+from firstfault.capture.text_only import TextCall, TextOnly
 from firstfault.record import schema
 from firstfault.record.text_log import CAPTURE_SKIP
 from firstfault.settings import Level, Settings
 
-_LONGEST_MESSAGE = 10_000
+_FRAMES_TO_CALLER = 3  # this method, the function that calls it, the boundary
 _TORCH_CALLERS = ("torch/nn/modules/module.py", "torch/_ops.py", "firstfault/capture/targets/nn_module.py")
 
 
-class _Thread(threading.local):
-    """What each thread keeps: the calls it is in, and whether it is in the middle of recording one."""
+class Thread:
+    """What is kept of each thread: the calls it is in, and whether it is in the middle of recording one."""
+
+    __slots__ = ("busy", "calls", "tid")
 
     def __init__(self) -> None:
         self.calls: list[OpenCall] = []
@@ -39,41 +44,53 @@ class _Thread(threading.local):
         self.tid = threading.get_native_id()
 
 
+class _Threads(threading.local):
+    """The current thread's state, behind one look-up: a thread-local costs ten times an attribute."""
+
+    def __init__(self) -> None:
+        self.current = Thread()
+
+
 class Recorder:
     """The recording of one process: its numbering, its writers, its dumps."""
 
     def __init__(self, chosen: Settings) -> None:
         self.level = chosen.level
-        self.thread = _Thread()
+        self.threads = _Threads()
         self._pid = os.getpid()
         self._count = itertools.count(1)
         self._begun = 0
         self.writers: list[writers.Writer] = []
         self._record: writers.RecordWriter | None = None
         folder = None
-        if (text := writers.open_text(chosen)) is not None:
-            self.writers.append(text)
+        self.text = writers.open_text(chosen)
+        if self.text is not None:
+            self.writers.append(self.text)
         if (opened := writers.open_record(chosen)) is not None:
             self._record, folder = opened
             self.writers.append(self._record)
         self.dumper: dump.Dumper | None = None
         if self.level >= Level.DUMPS:
             self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)
+        self.short = None
+        if self.text is not None and self._record is None and self.level < Level.STATISTICS:
+            self.short = TextOnly(self.text, described=self.level >= Level.METADATA)
 
-    def begin(self, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> OpenCall:
+    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
         """Write that a call begins, and save its inputs at level 10."""
-        thread = self.thread
         n = self._begun = next(self._count)
-        parent = thread.calls[-1].n if thread.calls else 0
-        site = _site(frame) if self._record is not None else ""
-        record = schema.Call(n, time.time_ns(), op, target, parent, thread.tid, site)
+        calls = thread.calls
+        record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
+        if self._record is not None:
+            record.site = _site(sys._getframe(_FRAMES_TO_CALLER))
         call = OpenCall(self, n, op, thread)
         if self.level < Level.METADATA:
             for writer in self.writers:
                 writer.call(record)
         else:
-            self._describe_inputs(call, record, args, kwargs)
-        thread.calls.append(call)
+            with guard.unseen():
+                self._describe_inputs(call, record, args, kwargs)
+        calls.append(call)
         return call
 
     def note(self, code: str, message: str, n: int = 0) -> None:
@@ -84,7 +101,7 @@ class Recorder:
 
     def dumped(self, n: int, side: str, path: str = "", nbytes: int = 0, skipped: str | None = None) -> None:
         """Write where one side of a call was saved, or why it was not."""
-        record = schema.Dump(n, side, path, nbytes, skipped)
+        record = schema.Dump(n, side, describe.plain_text(path), nbytes, skipped)
         for writer in self.writers:
             writer.dumped(record)
 
@@ -107,7 +124,7 @@ class Recorder:
     ) -> None:
         walk = describe.Walk(dump=self.dumper is not None)
         record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
-        call.inputs = walk.found
+        call.watched = [(item.path, item.tensor, item.described.version) for item in walk.found]
         if self.level < Level.STATISTICS:
             for writer in self.writers:
                 writer.call(record)
@@ -137,15 +154,16 @@ class Recorder:
 class OpenCall:
     """A call that has begun and not ended."""
 
-    __slots__ = ("_recorder", "_thread", "dump", "inputs", "n", "op")
+    __slots__ = ("_recorder", "_thread", "dump", "mutates", "n", "op", "watched")
 
-    def __init__(self, recorder: Recorder, n: int, op: str, thread: _Thread) -> None:
+    def __init__(self, recorder: Recorder, n: int, op: str, thread: Thread) -> None:
         self._recorder = recorder
         self._thread = thread
         self.n = n
         self.op = op
-        self.inputs: list[describe.Found] = []
+        self.watched: list[describe.Watched] = []
         self.dump: dump.OpenDump | None = None
+        self.mutates: Collection[int | str] = ()
 
     def returned(self, result: Any) -> None:
         """Write that the call came back, with its result and what it changed in place."""
@@ -168,12 +186,12 @@ class OpenCall:
             return
         thread.busy = True
         try:
-            message = dump.text_of(error)[:_LONGEST_MESSAGE]
+            message = guard.message_of(error)
             record = schema.Raise(self.n, time.time_ns(), type(error).__name__, message, thread.tid)
             for writer in recorder.writers:
                 writer.raised(record, self.op)
             if self.dump is not None:
-                self.dump.fail(error)
+                self._fail_dump(recorder, self.dump, error)
         except Exception as internal:
             guard.internal_error("recording an exception", internal)
         finally:
@@ -185,7 +203,7 @@ class OpenCall:
             walk = describe.Walk(dump=self.dump is not None)
             record.described = True
             record.out = describe.describe(result, walk)
-            changed = [item.path for item in self.inputs if _version_moved(item)]
+            changed = self._changed()
             if recorder.level >= Level.STATISTICS:
                 fill_statistics(walk.found)
             if self.dump is not None:
@@ -193,6 +211,15 @@ class OpenCall:
             record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
         for writer in recorder.writers:
             writer.returned(record)
+
+    def _changed(self) -> list[tuple[describe.PathKey, ...]]:
+        """The arguments that the call was declared to write to, or was seen to by torch's in-place counter."""
+        mutates = self.mutates
+        return [
+            path
+            for path, tensor, version in self.watched
+            if (mutates and path[0] in mutates) or (version is not None and tensor._version != version)
+        ]
 
     def _dump_outputs(
         self, recorder: Recorder, opened: dump.OpenDump, record: schema.Return, walk: describe.Walk
@@ -206,25 +233,38 @@ class OpenCall:
         recorder.dumped(self.n, "outputs", str(opened.folder), opened.nbytes - before)
         return changed
 
+    def _fail_dump(self, recorder: Recorder, opened: dump.OpenDump, error: BaseException) -> None:
+        try:
+            opened.fail(error)
+        except OSError as reason:
+            recorder.dumped(self.n, "outputs", skipped=str(reason))
+
     def _leave(self) -> bool:
         """Take the call off its thread's stack, with any that were never closed (a killed generator)."""
         calls = self._thread.calls
+        if calls and calls[-1] is self:
+            calls.pop()
+            return True
         if self not in calls:
             return False
         del calls[calls.index(self) :]
         return True
 
 
-def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> OpenCall | None:
-    """Record that a call begins; see the module's docstring."""
-    recorder = _recorder()
-    thread = recorder.thread
+def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall | TextCall | None:
+    """Record that a call begins; see the module's docstring.
+
+    Called by the boundary itself: whoever called that is where the call was made.
+    """
+    recorder = _current or _recorder()
+    thread = recorder.threads.current
     if thread.busy:
         return None
     thread.busy = True
     try:
-        with guard.unseen():
-            return recorder.begin(op, target, args, kwargs, frame)
+        if recorder.short is not None:
+            return recorder.short.begin(thread, op, args, kwargs)
+        return recorder.begin(thread, op, target, args, kwargs)
     except Exception as error:
         guard.internal_error("recording a call", error)
         return None
@@ -253,7 +293,11 @@ def _recorder() -> Recorder:
     if _current is None:
         with _opening:
             if _current is None:
-                _current = Recorder(settings.current())
+                try:
+                    _current = Recorder(settings.current())
+                except Exception as error:
+                    guard.internal_error("opening the recording, which stays off", error)
+                    _current = Recorder(Settings())
                 _end_with_process(_current)
     return _current
 
@@ -283,11 +327,6 @@ def _no_dump_now() -> str | None:
     return guard.values_out_of_reach()
 
 
-def _version_moved(item: describe.Found) -> bool:
-    before = item.described.version
-    return before is not None and not item.tensor.is_inference() and item.tensor._version != before
-
-
 def _site(frame: FrameType | None) -> str:
     """Where the call was made, as ``file:line``; torch's own frames between module and forward are passed over."""
     while frame is not None and frame.f_code.co_filename.endswith(_TORCH_CALLERS):
@@ -297,4 +336,4 @@ def _site(frame: FrameType | None) -> str:
 
 @lru_cache(maxsize=4096)
 def _file_line(code: CodeType, line: int) -> str:
-    return f"{code.co_filename}:{line}"
+    return describe.plain_text(f"{code.co_filename}:{line}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from firstfault.capture import archive
-from firstfault.capture.describe import Found
+from firstfault.capture.describe import Found, storage_bytes_needed
 
 ALIGNMENT = 16
 """The largest element (complex128), to which the start of a copied range is rounded down, in bytes."""
@@ -36,6 +36,18 @@ class Range:
             RuntimeError: the storage has been resized, or the device failed.
         """
         return self._bytes().to("cpu", copy=True)
+
+    def changed_since(self, before: torch.Tensor) -> list[str]:
+        """Keys of the members that own one of the bytes that differ from ``before``; gaps are nobody's.
+
+        Raises:
+            RuntimeError: the storage has been resized, or the device failed.
+        """
+        differs = before != self.copy()
+        if not differs.any():
+            return []
+        per_element = {size: _any_of(differs, size) for size in {tensor.dtype.itemsize for _, tensor in self.members}}
+        return [view.key for view in self.views(0) if _is_touched(view, per_element[view.dtype.itemsize])]
 
     def _bytes(self) -> torch.Tensor:
         if self.storage.nbytes() < self.end:
@@ -64,13 +76,14 @@ class Plan:
 
     Attributes:
         ranges: of the plain tensors.
-        others: tensors that are copied by themselves (sparse, quantized, lazily conjugated).
+        others: tensors that are copied by themselves (sparse, nested, quantized, lazily conjugated), with the
+            in-place counter that each had.
         unreachable: reason by key for those that cannot be copied.
         nbytes: how much the copies will take.
     """
 
     ranges: list[Range]
-    others: list[Keyed]
+    others: list[tuple[str, torch.Tensor, int | None]]
     unreachable: dict[str, str]
     nbytes: int
 
@@ -86,47 +99,59 @@ class Snapshot:
     @property
     def keys(self) -> list[str]:
         """The keys of the tensors that it holds."""
-        return [key for part in self.plan.ranges for key, _ in part.members] + list(self.others)
+        return self.plain_keys + list(self.others)
+
+    @property
+    def plain_keys(self) -> list[str]:
+        """The keys of the plain tensors that it holds."""
+        return [key for part in self.plan.ranges for key, _ in part.members]
 
     @property
     def views(self) -> tuple[archive.View, ...]:
         """Where the plain tensors lie."""
         return tuple(view for index, part in enumerate(self.plan.ranges) for view in part.views(index))
 
-    def changed(self) -> list[Keyed]:
-        """The plain tensors whose bytes are no longer those of the copy."""
-        return [
-            member
-            for part, before in zip(self.plan.ranges, self.storages, strict=True)
-            for member in _changed_in(part, before)
-        ]
+    def changed(self) -> tuple[list[str], dict[str, str]]:
+        """Which tensors differ from their copy, by key, and the reason by key where that cannot be told.
+
+        Of those copied by themselves, the ones written to since.
+        """
+        keys: list[str] = []
+        unknown: dict[str, str] = {}
+        for part, before in zip(self.plan.ranges, self.storages, strict=True):
+            try:
+                keys += part.changed_since(before)
+            except RuntimeError as reason:
+                unknown |= {key: str(reason) for key, _ in part.members}
+        keys += [key for key, tensor, version in self.plan.others if _written_since(tensor, version)]
+        return keys, unknown
 
 
 def plan(tensors: Iterable[tuple[str, Found]]) -> Plan:
     """Group tensors, each with its key, by the bytes that they reach."""
     pieces: dict[tuple[int, torch.device], list[Range]] = {}
-    others: list[Keyed] = []
-    unreachable: dict[str, str] = {}
-    nbytes = 0
+    planned = Plan([], [], {}, 0)
     for key, item in tensors:
-        tensor, reason = item.tensor, item.unreachable
-        if reason is not None and (tensor.layout == torch.strided or tensor.device.type == "meta"):
-            unreachable[key] = reason
-        elif reason is not None or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-            others.append((key, tensor))
-            nbytes += _others_bytes(tensor)
+        tensor = item.tensor
+        if item.unreachable is not None and not item.whole:
+            planned.unreachable[key] = item.unreachable
+        elif item.whole or not _is_view_of_bytes(tensor):
+            planned.others.append((key, tensor, item.described.version))
+            planned.nbytes += _others_bytes(tensor)
+        elif tensor.untyped_storage().nbytes() < storage_bytes_needed(tensor):
+            planned.unreachable[key] = "its storage was resized"
         else:
             piece = _range_of(key, tensor)
             pieces.setdefault((piece.storage.data_ptr(), tensor.device), []).append(piece)
-    ranges = [merged for on_storage in pieces.values() for merged in _merge(on_storage)]
-    nbytes += sum(part.end - part.begin for part in ranges)
-    return Plan(ranges, others, unreachable, nbytes)
+    planned.ranges += [merged for on_storage in pieces.values() for merged in _merge(on_storage)]
+    planned.nbytes += sum(part.end - part.begin for part in planned.ranges)
+    return planned
 
 
 def take(planned: Plan) -> Snapshot:
     """Copy what was planned."""
     others = {}
-    for key, tensor in planned.others:
+    for key, tensor, _ in planned.others:
         try:
             others[key] = tensor.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
         except Exception as error:
@@ -134,12 +159,15 @@ def take(planned: Plan) -> Snapshot:
     return Snapshot(planned, [part.copy() for part in planned.ranges], others)
 
 
+def _is_view_of_bytes(tensor: torch.Tensor) -> bool:
+    """Whether the bytes of the storage are the values, with nothing to apply to them."""
+    return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+
+
 def _range_of(key: str, tensor: torch.Tensor) -> Range:
     plain = tensor.detach()
-    itemsize = plain.dtype.itemsize
-    begin = int(plain.storage_offset()) * itemsize
-    reach = sum((extent - 1) * step for extent, step in zip(plain.shape, plain.stride(), strict=True))
-    end = begin + (reach + 1) * itemsize if plain.numel() else begin
+    end = storage_bytes_needed(plain)
+    begin = int(plain.storage_offset()) * plain.dtype.itemsize if end else 0
     return Range(plain.untyped_storage(), begin - begin % ALIGNMENT, end, [(key, plain)])
 
 
@@ -148,39 +176,41 @@ def _merge(pieces: list[Range]) -> list[Range]:
     merged: list[Range] = []
     for piece in sorted(pieces, key=lambda piece: piece.begin):
         if merged and piece.begin < merged[-1].end:
-            merged[-1].end = max(merged[-1].end, piece.end)
-            merged[-1].members += piece.members
+            last = merged[-1]
+            last.members += piece.members
+            if piece.end > last.end:  # of two storages over one memory (from_numpy), the one that reaches it
+                last.storage, last.end = piece.storage, piece.end
         else:
             merged.append(piece)
     return merged
 
 
 def _others_bytes(tensor: torch.Tensor) -> int:
+    """What a copy takes, in bytes; indices of sparse layouts included."""
     if tensor.layout == torch.sparse_coo:
-        tensor = tensor._values()
-    elif tensor.layout != torch.strided or tensor.is_nested:
-        return 0
-    return tensor.numel() * tensor.dtype.itemsize
+        parts = [tensor._indices(), tensor._values()]
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    elif tensor.is_nested:
+        parts = [tensor.values()]
+    else:
+        parts = [tensor]
+    return sum(part.numel() * part.dtype.itemsize for part in parts)
 
 
-def _changed_in(part: Range, before: torch.Tensor) -> list[Keyed]:
-    try:
-        after = part.copy()
-    except RuntimeError:
-        return []
-    if torch.equal(before, after):
-        return []
-    if len(part.members) == 1:
-        return part.members
-    views = tuple(part.views(0))
-    was, now = archive.tensors(views, [before]), archive.tensors(views, [after])
-    return [member for member in part.members if not _same_bytes(was[member[0]], now[member[0]])]
+def _written_since(tensor: torch.Tensor, version: int | None) -> bool:
+    return version is not None and not tensor.is_inference() and tensor._version != version
 
 
-def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Equality that takes NaN as equal to itself."""
-    return torch.equal(_as_bytes(left), _as_bytes(right))
+def _any_of(flags: torch.Tensor, size: int) -> torch.Tensor:
+    """One flag for each ``size`` of them: whether any is set."""
+    padded = torch.nn.functional.pad(flags, (0, -len(flags) % size))
+    return padded.view(-1, size).any(dim=1)
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
+def _is_touched(view: archive.View, differs: torch.Tensor) -> bool:
+    """Whether any element of a view is among those that differ."""
+    shape = [1 if step == 0 else extent for extent, step in zip(view.shape, view.stride, strict=True)]
+    return 0 not in view.shape and bool(differs.as_strided(shape, view.stride, view.offset).any())

@@ -35,24 +35,19 @@ class Sink(Protocol):
 
 
 class _Losses:
-    """Counts what could not be written, and tells of it once until it works again."""
+    """Counts what could not be written, and tells of it once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.lost = 0
         self._told = False
 
-    def attempt(self, write: Callable[[bytes], None], data: bytes) -> bool:
-        """Whether ``data`` was written."""
-        try:
-            write(data)
-        except (OSError, ValueError) as error:
-            self.lost += 1
-            if not self._told:
-                self._told = True
-                tell(f"cannot write to {self._name} ({error}); the program runs on, lost records are counted")
-            return False
-        return True
+    def add(self, error: Exception) -> None:
+        """One more record is lost."""
+        self.lost += 1
+        if not self._told:
+            self._told = True
+            tell(f"cannot write to {self._name} ({error}); the program runs on, lost records are counted")
 
 
 class TextWriter:
@@ -64,7 +59,27 @@ class TextWriter:
         self._losses = _Losses(name)
         self._pid = os.getpid()
         self._own_thread = None if shared else threading.main_thread().native_id
-        self._ops: dict[int, str] = {}
+        self._names: dict[str, bytes] = {}
+        self._second, self._stamp = 0, b""
+        self.closed = False
+
+    def opening(self, now: float, op: str, tid: int, arguments: bytes) -> None:
+        """Write the opening block of a call of ``op`` that begins ``now``, with its arguments as they are printed."""
+        second = int(now)
+        if second != self._second:
+            self._second, self._stamp = second, text_log.rule_and_stamp(second).encode()
+        name = self._names.get(op) or self._name(op)
+        if tid != self._own_thread:
+            name += self._identity(tid).encode()
+        self._write_bytes(self._stamp + name + arguments)
+
+    def output(self, output: bytes, mutated: list[str], tid: int) -> None:
+        """Write the output block of a call, with its result as it is printed."""
+        if mutated:
+            output += text_log.changed(mutated).encode("utf-8", "replace")
+        if tid != self._own_thread:
+            output += self._identity(tid).encode()
+        self._write_bytes(output)
 
     def call(self, record: schema.Call) -> None:
         """Write the opening block of a call."""
@@ -97,21 +112,35 @@ class TextWriter:
 
     def close(self) -> None:
         """Give the destination back."""
+        self.closed = True
         self._sink.close()
+
+    def _name(self, op: str) -> bytes:
+        if len(self._names) >= _MOST_NAMES:
+            self._names.clear()
+        name = self._names[op] = text_log.name(op).encode("utf-8", "replace")
+        return name
 
     def _identity(self, tid: int) -> str:
         return "" if tid == self._own_thread else text_log.identity(self._pid, tid)
 
     def _write(self, text: str) -> None:
-        self._losses.attempt(self._sink.write, text.encode("utf-8", "replace"))
+        self._write_bytes(text.encode("utf-8", "replace"))
+
+    def _write_bytes(self, data: bytes) -> None:
+        try:
+            self._sink.write(data)
+        except (OSError, ValueError) as error:
+            self._losses.add(error)
 
 
 class RecordWriter:
     """The structured record, in segments of JSON lines."""
 
-    def __init__(self, sink: Sink, name: str) -> None:
+    def __init__(self, sink: Sink, folder: Path) -> None:
         self._sink = sink
-        self._losses = _Losses(name)
+        self._folder = folder
+        self._losses = _Losses(str(folder))
 
     def call(self, record: schema.Call) -> None:
         """Write a call."""
@@ -132,8 +161,11 @@ class RecordWriter:
         self._write(record)
 
     def dumped(self, record: schema.Dump) -> None:
-        """Write a dump."""
-        self._write(record)
+        """Write a dump, by its path in the recording if it lies there: a recording may be moved."""
+        path = Path(record.path)
+        if path.is_relative_to(self._folder):
+            path = path.relative_to(self._folder)
+        self._write(schema.Dump(record.n, record.side, str(path) if record.path else "", record.nbytes, record.skipped))
 
     def note(self, record: schema.Note) -> None:
         """Write a note."""
@@ -149,14 +181,21 @@ class RecordWriter:
         self._sink.close()
 
     def _write(self, record: schema.Record) -> None:
-        losses = self._losses
-        written = losses.attempt(self._sink.write, codec.encode(record))
-        if written and losses.lost:
-            lost, losses.lost = losses.lost, 0
-            message = "records could not be written (disk full or file gone)"
-            losses.attempt(self._sink.write, codec.encode(schema.Note(time.time_ns(), "lost", message, count=lost)))
+        try:
+            self._sink.write(codec.encode(record))
+            if self._losses.lost:
+                self._confess()
+        except (OSError, ValueError) as error:
+            self._losses.add(error)
+
+    def _confess(self) -> None:
+        """Writing works again: say in the record what it lacks."""
+        message = "records could not be written (disk full or file gone)"
+        self._sink.write(codec.encode(schema.Note(time.time_ns(), "lost", message, count=self._losses.lost)))
+        self._losses.lost = 0
 
 
+_MOST_NAMES = 10_000
 Writer = TextWriter | RecordWriter
 
 
@@ -180,14 +219,13 @@ def open_record(chosen: settings.Settings) -> tuple[RecordWriter, Path] | None:
     """The recording that the settings ask for, with this process's folder in it."""
     if chosen.recording is None:
         return None
-    folder = layout.process_folder(chosen.recording, host_name(), os.getpid())
-    header = _header(chosen)
     try:
-        sink = Segments(folder, header)
+        folder = layout.process_folder(chosen.recording, host_name(), os.getpid())
+        sink = Segments(folder, _header(chosen))
     except OSError as error:
-        tell(f"cannot record to {folder}: {error.strerror}. Choose another FIRSTFAULT_DIR.")
+        tell(f"cannot record to {chosen.recording}: {error.strerror}. Choose another FIRSTFAULT_DIR.")
         return None
-    return RecordWriter(sink, str(folder)), folder
+    return RecordWriter(sink, folder), folder
 
 
 def dump_folder(chosen: settings.Settings, process_folder: Path | None) -> Path:

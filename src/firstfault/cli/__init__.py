@@ -5,7 +5,12 @@ $ firstfault report recording/
 
 from __future__ import annotations
 
+import functools
+import io
+import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -14,26 +19,51 @@ from firstfault.errors import ExitCode, FirstFaultError
 
 COMMANDS = (run, report, log)
 
+INTERRUPTED = 130
+"""Exit status of a command that Ctrl-C has ended, as shells have it."""
+
+
+def _quiet(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that ends without a word when whoever reads its output has had enough, or at Ctrl-C."""
+
+    @functools.wraps(command)
+    def quiet(*args: Any, **kwargs: Any) -> Any:
+        try:
+            try:
+                return command(*args, **kwargs)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+            raise typer.Exit(ExitCode.OK) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+    return quiet
+
+
 app = typer.Typer(
     help="Find the first fault, not the last one: record kernel API calls, and say which one it was.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich for a page of help takes longer than all the rest
 )
 for module in COMMANDS:
     name = module.__name__.rpartition(".")[2]
-    app.command(name, context_settings=getattr(module, "CONTEXT", None))(module.command)
+    app.command(name, context_settings=getattr(module, "CONTEXT", None))(_quiet(module.command))
 
 
 def main() -> None:
     """Run the command that was typed, and exit as it says."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows what it can
     try:
         app()
-    except FirstFaultError as error:
-        print(f"firstfault: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(ExitCode.OK)
+    except (FirstFaultError, OSError) as error:
+        from firstfault.record.text_log import one_line
+
+        print(one_line(f"firstfault: {error}"), file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", ExitCode.USAGE))

@@ -14,7 +14,7 @@ _STEP = 2**20
 @contextmanager
 def advancing(path: Path) -> Iterator[Callable[[int], None]]:
     """Count the bytes read under ``path`` on stderr; silently where that is no terminal or the input small."""
-    total = _bytes_under(path) if sys.stderr.isatty() else 0
+    total = _bytes_under(path) if sys.stderr is not None and sys.stderr.isatty() else 0
     if total < WORTH_A_BAR:
         yield lambda count: None
         return
@@ -37,9 +37,12 @@ def advancing(path: Path) -> Iterator[Callable[[int], None]]:
 
 
 def _bytes_under(path: Path) -> int:
+    """Bytes of a text log, or of a recording's segments; dumps are small to read, whatever they hold."""
+    from firstfault.record.layout import SEGMENTS
+
     try:
         if path.is_file():
             return path.stat().st_size
-        return sum(file.stat().st_size for file in path.rglob("*.jsonl"))
+        return sum(file.stat().st_size for pattern in (SEGMENTS, f"*/{SEGMENTS}") for file in path.glob(pattern))
     except OSError:
         return 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from firstfault.cli.progress import advancing
-from firstfault.diagnose.report import Report
 from firstfault.errors import ExitCode
+
+if TYPE_CHECKING:
+    from firstfault.diagnose.report import Report
 
 
 class Format(str, Enum):
@@ -32,6 +33,7 @@ def command(
 
     Exits with 0 when everything was read, 3 when some of it could not be, 2 when nothing could.
     """
+    from firstfault.cli.progress import advancing
     from firstfault.diagnose import investigate
 
     with advancing(path) as advance:
@@ -42,9 +44,15 @@ def command(
 
 def show(report: Report, output: Format) -> None:
     """Print a report."""
-    from firstfault.present import json, markdown, terminal
-
     if output is Format.TEXT:
+        from firstfault.present import terminal
+
         terminal.show(report, sys.stdout)
+    elif output is Format.MD:
+        from firstfault.present import markdown
+
+        sys.stdout.write(markdown.render(report))
     else:
-        sys.stdout.write((markdown if output is Format.MD else json).render(report))
+        from firstfault.present import json
+
+        sys.stdout.write(json.render(report))

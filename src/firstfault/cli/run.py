@@ -11,7 +11,7 @@ import typer
 
 from firstfault.settings import LEVEL_FORMS
 
-CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+CONTEXT = {"allow_interspersed_args": False}
 
 
 def command(
@@ -27,22 +27,32 @@ def command(
     from firstfault.cli import session
     from firstfault.tools import runner
 
+    session.check_level(level)
     recording = session.create(dir, words)
-    environ = session.environment(os.environ, recording, level=level, modules=modules)
-    ending = session.close(recording, runner.run(words, environ, recording / session.STDERR_TAIL))
-    if ending.abnormal:
-        _report(recording)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    environ = session.environment(os.environ, recording.folder, level=level, modules=modules)
+    try:
+        ending = runner.run(words, environ, recording.folder / session.STDERR_TAIL)
+    except runner.CannotStart:
+        recording.discard()
+        raise
+    recording.close(ending)
+    if ending.abnormal and sys.stderr is not None:
+        _report(recording.folder)
     raise typer.Exit(runner.end_like(ending))
 
 
 def _report(recording: Path) -> None:
-    """Print the report to stderr: stdout is the command's."""
+    """Print the report to stderr: stdout is the command's, and so is the way in which this process ends."""
     from firstfault.diagnose import investigate
     from firstfault.present import terminal
 
-    found = investigate.report_on(recording, last=5, advance=lambda count: None)
-    found.stderr = []  # the user has just seen it
-    sys.stderr.write("\n")
-    terminal.show(found, sys.stderr)
+    try:
+        found = investigate.report_on(recording, last=5, advance=lambda count: None)
+        found.stderr = []  # the user has just seen it
+        sys.stderr.write("\n")
+        terminal.show(found, sys.stderr)
+        sys.stderr.flush()
+    except OSError:  # nobody reads our stderr: what is left of it must not turn into an exit status of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except (Exception, KeyboardInterrupt) as error:
+        print(f"firstfault: no report ({error or type(error).__name__})", file=sys.stderr)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER, SESSION, STDE
 from firstfault.settings import LEVEL_FORMS, Level
 from firstfault.tools.runner import Ending
 
-__all__ = ["STDERR_TAIL", "close", "create", "environment"]
+__all__ = ["STDERR_TAIL", "Session", "check_level", "create", "environment"]
 
 KEPT_VARIABLES = re.compile(
     r"(CUDA|NCCL|PYTORCH|TORCH|TRITON|OMP|MKL|SGLANG|VLLM|FLASHINFER|FIRSTFAULT|HF_HUB|TRANSFORMERS)_[A-Z0-9_]+"
@@ -26,76 +28,126 @@ KEPT_VARIABLES = re.compile(
 )
 """Environment variables that a recording names; all others stay out of it."""
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+SECRET = re.compile(r"SECRET|PASSW|CREDENTIAL|(KEY|TOKEN|PASS|AUTH|AUTHORIZATION)$", re.IGNORECASE)
+"""Names of options and variables whose values are secret: ``--api-key``, not ``--tokenizer`` or ``--max-tokens``."""
+
+SECRET_TEXT = re.compile(r"(?<=Bearer )\S+|(?<=://)[^/@\s]+(?=@)|\b(?:hf_|sk-)[\w-]{16,}", re.IGNORECASE)
+"""What is secret wherever it stands: bearer tokens, passwords in URLs, the keys of well-known services."""
+
 REDACTED = "[redacted]"
 
+_ENDING_BYTES = 160
+"""What the lines on how the command ended take at most."""
 
-def create(folder: Path | None, command: list[str]) -> Path:
+
+@dataclass(frozen=True)
+class Session:
+    """The recording of one command.
+
+    Attributes:
+        folder: where it lies.
+        made: whether the folder was not there before.
+    """
+
+    folder: Path
+    made: bool
+
+    def close(self, ending: Ending) -> None:
+        """Add to ``session.json`` how the command ended."""
+        try:
+            session = msgspec.json.decode((self.folder / SESSION).read_bytes(), type=dict[str, Any])
+            session |= {
+                "pid": ending.pid,
+                "ended": time.time_ns(),
+                "exit_status": ending.exit_status,
+                "signal": ending.signal,
+            }
+            try:
+                _write(self.folder, session)
+            except OSError:
+                _write_over(self.folder, session)
+        except (OSError, msgspec.DecodeError) as error:
+            _tell(f"cannot finish {self.folder / SESSION}: {getattr(error, 'strerror', None) or error}")
+
+    def discard(self) -> None:
+        """Leave nothing behind of a command that never started."""
+        for name in (SESSION, STDERR_TAIL):
+            (self.folder / name).unlink(missing_ok=True)
+        if self.made:
+            self.folder.rmdir()
+
+
+def create(folder: Path | None, command: list[str]) -> Session:
     """Make the folder of a new recording, and say in it what is being run.
 
     Raises:
         UsageError: it holds something already, or cannot be made.
     """
     path = folder or Path(time.strftime(f"firstfault-%Y%m%d-%H%M%S-{os.getpid()}"))
+    made = not path.exists()
     try:
         path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise UsageError(f"{path} is not empty; choose a new folder with --dir, so that no recording is lost")
-        _write(path, {"schema": 1, "command": redact(command), "started": time.time_ns(), **_machine()})
+        opening = {"schema": 1, "command": redact(command), "started": time.time_ns()}
+        _write(path, opening | _machine(), spare=_ENDING_BYTES)
     except OSError as error:
+        if made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
         raise UsageError(f"cannot record to {path}: {error.strerror}; choose another folder with --dir") from error
-    return path
+    return Session(path, made)
 
 
-def environment(environ: Mapping[str, str], recording: Path, *, level: int, modules: bool) -> dict[str, str]:
-    """The command's environment: the caller's, with recording switched on.
+def check_level(level: int) -> None:
+    """Refuse what is no level.
 
     Raises:
-        SettingError: there is no such level.
+        SettingError: with the levels that there are.
     """
     try:
         Level(level)
     except ValueError:
         raise SettingError(f"--level {level} is not a log level; accepted: {LEVEL_FORMS}") from None
+
+
+def environment(environ: Mapping[str, str], recording: Path, *, level: int, modules: bool) -> dict[str, str]:
+    """The command's environment: the caller's, with recording switched on."""
     ours = {"FIRSTFAULT_DIR": str(recording.absolute()), "FIRSTFAULT_LOGLEVEL": str(level)}
     changed = dict(environ) | ours
-    if modules:
+    if modules or environ.get("FIRSTFAULT_MODULES") == "1":
         hook = str(Path(__file__).parent.parent / "capture" / "startup")
         changed["FIRSTFAULT_MODULES"] = "1"
         changed["PYTHONPATH"] = os.pathsep.join(filter(None, (hook, environ.get("PYTHONPATH", ""))))
     return changed
 
 
-def close(recording: Path, ending: Ending) -> Ending:
-    """Add to the session how the command ended; give that back."""
-    try:
-        session = msgspec.json.decode((recording / SESSION).read_bytes())
-        session |= {
-            "pid": ending.pid,
-            "ended": time.time_ns(),
-            "exit_status": ending.exit_status,
-            "signal": ending.signal,
-        }
-        _write(recording, session)
-    except OSError as error:
-        print(f"firstfault: cannot finish {recording / SESSION}: {error.strerror}", file=sys.stderr)
-    return ending
-
-
 def redact(command: list[str]) -> list[str]:
-    """The command without the values of options that are named like secrets."""
+    """The command without the values of options that are named like secrets, and without what looks like one."""
     shown: list[str] = []
     hide_next = False
     for word in command:
         name, equals, _ = word.partition("=")
-        if hide_next and not word.startswith("-"):
+        secret = SECRET.search(name) is not None
+        is_option = word.startswith("--") or (word.startswith("-") and len(word) == 2)
+        if hide_next and not is_option:
             shown.append(REDACTED)
-        elif SECRET.search(name) and equals:
+        elif secret and equals:
             shown.append(f"{name}={REDACTED}")
         else:
-            shown.append(word)
-        hide_next = word.startswith("-") and not equals and SECRET.search(word) is not None
+            shown.append(_redacted(word))
+        hide_next = word.startswith("-") and not equals and secret
     return shown
+
+
+def _redacted(text: str) -> str:
+    return SECRET_TEXT.sub(REDACTED, text)
+
+
+def _tell(message: str) -> None:
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"firstfault: {message}", file=sys.stderr)
 
 
 def _machine() -> dict[str, Any]:
@@ -105,7 +157,9 @@ def _machine() -> dict[str, Any]:
         "host": os.uname().nodename,
         "platform": f"{os.uname().sysname} {os.uname().release} {os.uname().machine}",
         "versions": {"firstfault": __version__, "python": sys.version.split()[0]} | peers.installed_versions(),
-        "environment": {name: REDACTED if SECRET.search(name) else value for name, value in sorted(kept.items())},
+        "environment": {
+            name: REDACTED if SECRET.search(name) else _redacted(value) for name, value in sorted(kept.items())
+        },
         "devices": _devices(),
     }
 
@@ -119,10 +173,28 @@ def _devices() -> list[str]:
     return [model[1].strip() for model in models if model]
 
 
-def _write(recording: Path, session: dict[str, Any]) -> None:
-    """Replace ``session.json`` whole."""
+def _write(recording: Path, session: dict[str, Any], *, spare: int = 0) -> None:
+    """Replace ``session.json`` whole; ``spare`` blanks at its end keep room on the disk for a longer one."""
+    data = _encoded(session) + b" " * spare
     unfinished = recording / (SESSION + ".unfinished")
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(session), indent=2))
-    os.replace(unfinished, recording / SESSION)
+    try:
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "wb") as file:
+            file.write(data)
+        os.replace(unfinished, recording / SESSION)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _write_over(recording: Path, session: dict[str, Any]) -> None:
+    """Put ``session`` into the blocks that ``session.json`` has already: what a full disk still allows."""
+    fd = os.open(recording / SESSION, os.O_WRONLY)
+    try:
+        os.pwrite(fd, _encoded(session).ljust(os.fstat(fd).st_size), 0)
+    finally:
+        os.close(fd)
+
+
+def _encoded(session: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(session), indent=2)

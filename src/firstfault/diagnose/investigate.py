@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from firstfault.diagnose import report
 from firstfault.errors import UnreadableInput
-from firstfault.read.calls import Call, History, tensors
+from firstfault.read.calls import Call, History
 from firstfault.read.events import Advance, Problems
-from firstfault.read.formats import torch_archive
+from firstfault.read.files import is_regular
+from firstfault.read.formats import safetensors_file, torch_archive
 from firstfault.read.formats.recording import Recording
 from firstfault.read.session import open_source
-from firstfault.record import layout
+from firstfault.record import layout, schema
 
 
 def report_on(path: Path, *, last: int, advance: Advance) -> report.Report:
@@ -30,46 +35,96 @@ def report_on(path: Path, *, last: int, advance: Advance) -> report.Report:
     history = History()
     for event in source.events(advance):
         history.feed(event)
+    session = source.session() if isinstance(source, Recording) else {}
     found = report.build(
         history,
-        source=str(path),
+        source=str(path).encode("utf-8", "backslashreplace").decode(),
         kind=source.kind,
         last=last,
-        problems=[],
-        complete_suspect=lambda call: _read_dump(call, source.problems),
+        ending=_ending(session),
+        complete_suspect=lambda call: _read_dump(call, path, source.problems),
     )
     if isinstance(source, Recording):
-        _add_session(found, source)
+        _add_session(found, source, session)
     found.problems = source.problems.lines()
     return found
 
 
-def _read_dump(call: Call, problems: Problems) -> None:
+def _read_dump(call: Call, source: Path, problems: Problems) -> None:
     """Statistics of the inputs that only the suspect's dump can tell."""
-    path = Path(call.dump) / layout.INPUTS
-    if not call.dump or not path.is_file():
+    path = _dump_of(call, source)
+    if path is None:
         return
-    for index, value in enumerate(call.record.args or ()):
-        for label, tensor in tensors(f"arg_{index}", value):
-            if label == f"arg_{index}" and tensor.min is None and tensor.statistics is None:
-                try:
-                    torch_archive.statistics(path, label, tensor)
-                except UnreadableInput as error:
-                    problems.add(str(error))
-                    return
+    record = call.record
+    record.args, record.kwargs = _copied(record.args), _copied(record.kwargs)  # equal values are shared
+    unread = {key: tensor for key, tensor in _keyed(record) if tensor.min is None and tensor.statistics is None}
+    if not unread:
+        return
+    add_statistics = torch_archive.add_statistics if path.suffix == ".pt" else safetensors_file.add_statistics
+    try:
+        add_statistics(path, unread)
+    except UnreadableInput as error:
+        problems.add(str(error))
 
 
-def _add_session(found: report.Report, source: Recording) -> None:
+def _dump_of(call: Call, source: Path) -> Path | None:
+    """The saved inputs of a call: where the record says, or in the recording wherever that has been moved to."""
+    if not call.dump:
+        return None
+    folder = Path(call.dump)
+    for place in (folder, source / call.process / layout.DUMPS / folder.name, source.parent / folder.name):
+        for name in (layout.INPUTS, "inputs.safetensors"):
+            if is_regular(place / name):
+                return place / name
+    return None
+
+
+def _copied(values: Any) -> Any:
+    return msgspec.convert(msgspec.to_builtins(values), _Values) if values else values
+
+
+_Values = list[schema.Value] | dict[str, schema.Value]
+
+
+def _keyed(record: schema.Call) -> Iterator[tuple[str, schema.Tensor]]:
+    """The tensors among the arguments, by the keys under which a dump saves them."""
+    for index, value in enumerate(record.args or ()):
+        yield from _flat(f"arg_{index}", value)
+    for name, value in (record.kwargs or {}).items():
+        yield from _flat(f"kwarg_{name}", value)
+
+
+def _flat(key: str, value: schema.Value) -> Iterator[tuple[str, schema.Tensor]]:
+    if isinstance(value, schema.Tensor):
+        yield key, value
+    elif isinstance(value, schema.Sequence):
+        for index, item in enumerate(value.items):
+            yield from _flat(f"{key}_{index}", item)
+    elif isinstance(value, schema.Mapping):
+        for name, item in zip(value.keys, value.values, strict=False):
+            yield from _flat(f"{key}_{name if value.fields else name.strip(QUOTES)}", item)
+
+
+QUOTES = "'\""
+
+
+def _add_session(found: report.Report, source: Recording, session: dict[str, object]) -> None:
     """How the command ended, and what it said last."""
-    session = source.session()
     command = session.get("command")
     found.command = [str(word) for word in command] if isinstance(command, list) else []
-    found.ended = _ending(session)
+    found.ended = _end_in_words(session)
     tail = source.stderr_tail().rstrip().splitlines()
     found.stderr = tail[-report.STDERR_LINES :]
 
 
-def _ending(session: dict[str, object]) -> str:
+def _ending(session: dict[str, object]) -> report.Ending:
+    status, pid = session.get("exit_status"), session.get("pid")
+    killed = isinstance(session.get("signal"), int)
+    well = status == 0 and not isinstance(status, bool) and not killed and isinstance(pid, int)
+    return report.Ending(isinstance(status, int) or killed, frozenset({pid} if well and isinstance(pid, int) else ()))
+
+
+def _end_in_words(session: dict[str, object]) -> str:
     number = session.get("signal")
     if isinstance(number, int) and number:
         try:

@@ -5,15 +5,16 @@ Conclusion: sglang.custom_op.moe_align (call 37) was in flight when process vm-4
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
 from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Finding, ranked
-from firstfault.read.calls import Call, History, Process, State
+from firstfault.read.calls import Call, History, Process
+from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
 from firstfault.record import schema
 
 REPORT_VERSION = 1
@@ -39,7 +40,10 @@ class Argument(msgspec.Struct, omit_defaults=True):
 
 
 class CallReport(msgspec.Struct, omit_defaults=True):
-    """One call of the report; ``inputs`` are left out for those that are only listed."""
+    """One call of the report; ``inputs`` are left out for those that are only listed.
+
+    ``described`` tells that the arguments were recorded, be they none.
+    """
 
     n: int
     op: str
@@ -51,6 +55,7 @@ class CallReport(msgspec.Struct, omit_defaults=True):
     time: int = 0
     duration: int = 0
     parents: list[str] = []
+    described: bool = False
     inputs: list[Argument] = []
     output: Argument | None = None
     mutated: list[str] = []
@@ -107,13 +112,26 @@ class Report(msgspec.Struct, omit_defaults=True):
         return not self.problems
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How the watched command ended, as far as its session says.
+
+    Attributes:
+        known: whether its end was recorded; it may run still otherwise.
+        exited_well: the process ids known to have exited with 0.
+    """
+
+    known: bool = False
+    exited_well: frozenset[int] = frozenset()
+
+
 def build(
     history: History,
     *,
     source: str,
     kind: str,
     last: int,
-    problems: list[str],
+    ending: Ending,
     complete_suspect: Callable[[Call], None],
 ) -> Report:
     """The report on what ``history`` has taken in.
@@ -122,13 +140,13 @@ def build(
         history: the calls.
         source, kind: where they come from.
         last: how many of the last calls are listed.
-        problems: what could not be read.
+        ending: how the command ended.
         complete_suspect: fetches what only the suspect's dump knows (the statistics of its inputs).
     """
-    processes = [_process(process, history, last, complete_suspect) for process in history.processes.values()]
+    processes = [_process(process, history, last, ending, complete_suspect) for process in history.processes.values()]
     processes.sort(key=_weight)
     conclusion = processes[0].conclusion if processes else "No calls were recorded."
-    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes, problems=problems)
+    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes)
 
 
 _ORDER = [
@@ -146,17 +164,19 @@ def _weight(process: ProcessReport) -> tuple[int, int]:
     return _ORDER.index(process.verdict), -(process.suspect.time if process.suspect else 0)
 
 
-def _process(process: Process, history: History, last: int, complete_suspect: Callable[[Call], None]) -> ProcessReport:
-    verdict, suspect = _judge(process)
+def _process(
+    process: Process, history: History, last: int, ending: Ending, complete_suspect: Callable[[Call], None]
+) -> ProcessReport:
+    verdict, suspect = _judge(process, ending)
     findings: list[Finding] = []
     if suspect is not None:
         complete_suspect(suspect)
-        findings = ranked(rules.check_all(rules.Suspect(suspect, history.layouts)))
+        findings = ranked(rules.check_all(rules.Suspect(suspect, history.earlier)))
     header = process.header
     return ProcessReport(
         name=process.name,
         verdict=verdict,
-        conclusion=_conclusion(process, verdict, suspect),
+        conclusion=_conclusion(process, verdict, suspect, ending),
         calls=process.calls,
         pid=header.pid if header else 0,
         host=header.host if header else "",
@@ -170,44 +190,86 @@ def _process(process: Process, history: History, last: int, complete_suspect: Ca
     )
 
 
-def _judge(process: Process) -> tuple[Verdict, Call | None]:
+def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:
     """What became of a process, and the call to look at."""
-    in_flight = process.in_flight()
     if process.calls == 0:
         return Verdict.NO_CALLS, None
-    if in_flight and not process.ends_recorded:
-        return Verdict.CANNOT_TELL, in_flight[0]
-    if in_flight and process.end is None:
-        return Verdict.IN_FLIGHT, in_flight[0]
-    if process.raised is not None and _is_last(process.raised, process):
-        return Verdict.EXCEPTION, process.raised
-    if process.end is not None or process.header is None:
+    raised = None if _exited_well(process, ending) else process.raised()
+    in_flight = process.in_flight() if process.end is None and not _exited_well(process, ending) else []
+    if raised is not None and not process.ends_recorded:
+        return Verdict.EXCEPTION, raised
+    if in_flight:
+        sure = process.ends_recorded and not _may_have_raised(in_flight[0]) and in_flight[0].op != NAMELESS
+        return Verdict.IN_FLIGHT if sure else Verdict.CANNOT_TELL, in_flight[0]
+    if raised is not None:
+        return Verdict.EXCEPTION, raised
+    if process.end is not None or process.header is None or _exited_well(process, ending):
         return Verdict.ENDED, None
     return Verdict.BETWEEN_CALLS, None
 
 
-def _is_last(raised: Call, process: Process) -> bool:
-    """Whether the thread did nothing after the exception but let it pass through enclosing calls."""
-    ended: deque[Call] = process.last.get(raised.record.tid, deque())
-    after = list(ended)[list(ended).index(raised) + 1 :] if raised in ended else []
-    return raised in ended and all(call.state is State.RAISED for call in after)
+def _exited_well(process: Process, ending: Ending) -> bool:
+    """Whether the process is known to have exited with 0, so that no exception in it was the end of it."""
+    return process.header is not None and process.header.pid in ending.exited_well
 
 
-def _conclusion(process: Process, verdict: Verdict, suspect: Call | None) -> str:
+def _may_have_raised(call: Call) -> bool:
+    """FlashInfer's log has no line for exceptions: a call that others have outlived may have ended in one."""
+    return call.record.target == FLASHINFER and call.outlived
+
+
+def _conclusion(process: Process, verdict: Verdict, suspect: Call | None, ending: Ending) -> str:
     where = f"process {process.name}" if process.name != "main" else "the process"
-    end = f"when {where} ended" if process.header is not None else f"where the record of {where} ends"
-    call = f"{suspect.op} (call {suspect.n})" if suspect is not None else ""
-    raised = f"{suspect.exception} in {where}: {_first_line(suspect.message)}" if suspect is not None else ""
-    return {
-        Verdict.IN_FLIGHT: f"{call} was in flight {end}: its inputs are recorded, its end is not.",
-        Verdict.EXCEPTION: f"{call} raised {raised}",
-        Verdict.CANNOT_TELL: f"{call} is the last call that {where} logged; below level 3 a log does not say "
-        "whether it came back.",
-        Verdict.BETWEEN_CALLS: f"All {process.calls} calls of {where} came back; it died after the last one, "
-        "in code that is not recorded.",
-        Verdict.NO_CALLS: f"No calls were recorded in {where}.",
-        Verdict.ENDED: f"All {process.calls} calls of {where} came back.",
-    }[verdict]
+    if suspect is None:
+        return _without_suspect(process, verdict, where)
+    call = f"{suspect.op} (call {suspect.n})"
+    if verdict is Verdict.EXCEPTION:
+        return f"{call} raised {suspect.exception} in {where}: {_first_line(suspect.message)}" + _passed(
+            suspect, process
+        )
+    if verdict is Verdict.IN_FLIGHT:
+        ended = process.header is not None and ending.known
+        end = f"when {where} ended" if ended else f"where the record of {where} ends"
+        return f"{call} was in flight {end}: its inputs are recorded, its end is not."
+    if suspect.op == NAMELESS:
+        return "The text names no call: it holds tensors, and nothing on what became of them."
+    if suspect.outlived:
+        return (
+            f"{call} has no end in the record of {where}, though calls after it came back; FlashInfer's log does "
+            "not say whether it was in flight or had raised an exception."
+        )
+    return f"{call} is the last call that {where} logged; below level 3 a log does not say whether it came back."
+
+
+def _without_suspect(process: Process, verdict: Verdict, where: str) -> str:
+    if verdict is Verdict.NO_CALLS:
+        return f"No calls were recorded in {where}."
+    text = _what_ended(process, where)
+    if verdict is Verdict.BETWEEN_CALLS:
+        return f"{text}; it died after the last one, or runs still, in code that is not recorded."
+    if process.end is not None and (open_calls := process.in_flight()):
+        text += f", but for {len(open_calls)} in threads that it left behind when it ended by itself"
+    return text + "."
+
+
+def _what_ended(process: Process, where: str) -> str:
+    handled = process.raised()
+    if handled is None:
+        return (
+            f"All {process.calls} calls of {where} came back" if process.calls > 1 else f"The call of {where} came back"
+        )
+    return (
+        f"All {process.calls} calls of {where} ended; {handled.op} (call {handled.n}) did in {handled.exception}, "
+        "which the program handled, for it exited with 0"
+    )
+
+
+def _passed(suspect: Call, process: Process) -> str:
+    """What became of an exception on its way through the calls around."""
+    passed = process.thread(suspect.record.tid).passed
+    if passed is None or (passed.exception, passed.message) == (suspect.exception, suspect.message):
+        return ""
+    return f" It left {passed.op} (call {passed.n}) as {passed.exception}: {_first_line(passed.message)}"
 
 
 def _first_line(text: str) -> str:
@@ -217,9 +279,9 @@ def _first_line(text: str) -> str:
 def _last(process: Process, suspect: Call | None, count: int) -> list[Call]:
     """The last calls that ended in the suspect's thread, or in all where there is none."""
     if suspect is not None:
-        ended = list(process.last.get(suspect.record.tid, ()))
+        ended = list(process.thread(suspect.record.tid).last)
     else:
-        ended = sorted((call for calls in process.last.values() for call in calls), key=lambda call: call.n)
+        ended = sorted((call for thread in process.threads.values() for call in thread.last), key=lambda call: call.n)
     ended = [call for call in ended if call is not suspect]
     return ended[-count:] if count else []
 
@@ -233,7 +295,7 @@ def _notes(process: Process) -> Iterator[str]:
 
 def _call(call: Call, process: Process, *, full: bool) -> CallReport:
     record = call.record
-    stack = process.open.get(record.tid, [])
+    stack = process.thread(record.tid).open
     parents = [f"{outer.op} (call {outer.n})" for outer in stack[: stack.index(call)]] if call in stack else []
     report = CallReport(
         n=call.n,
@@ -246,7 +308,8 @@ def _call(call: Call, process: Process, *, full: bool) -> CallReport:
         time=record.t,
         duration=call.duration,
         parents=parents if full else [],
-        mutated=call.mutated,
+        described=record.args is not None,
+        mutated=list(call.mutated),
         exception=call.exception,
         message=call.message,
         dump=call.dump,

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from firstfault.diagnose.report import Report
 
+_NOT_PLAIN = re.compile(r"[^\x20-\x7e\n]")
+
 
 def render(report: Report) -> str:
-    """The whole report, indented."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    """The whole report, indented; what could steer a terminal is escaped, as JSON allows."""
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    return _NOT_PLAIN.sub(lambda match: _escaped(match.group()), text) + "\n"
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code - 0x10000 & 0x3FF):04x}"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from firstfault.diagnose.report import Report
 from firstfault.present.sections import Section, sections
+from firstfault.record.text_log import one_line
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_SPECIAL = re.compile(
+    r"([\\`*_{}\[\]<>#|~&!])"
+    r"|(?<=\w)(:)(?=//)|(?<=www)(\.)"  # links without brackets
+    r"|^([-+=])|(?<=^\d)([.)])"  # lists and rules, at the beginning of a line
+)
 
 
 def render(report: Report) -> str:
@@ -26,13 +32,14 @@ def _section(section: Section) -> str:
 
 
 def _table(section: Section) -> str:
-    head = [_row(section.columns), _row(["---"] * len(section.columns), escape=False)]
-    return "\n".join([*head, *(_row(list(row)) for row in section.rows)])
+    head = [_row(map(_escaped, section.columns)), _row(["---"] * len(section.columns))]
+    return "\n".join([*head, *(_row(map(_escaped, row)) for row in section.rows)])
 
 
-def _row(cells: list[str], *, escape: bool = True) -> str:
-    return "| " + " | ".join(_escaped(cell) if escape else cell for cell in cells) + " |"
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    plain = one_line(" ".join(text.split()))
+    return _SPECIAL.sub(lambda match: "\\" + match.group(), plain) or "\N{NO-BREAK SPACE}"

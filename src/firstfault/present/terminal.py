@@ -5,34 +5,38 @@ from __future__ import annotations
 from typing import IO
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from firstfault.diagnose.report import Report
 from firstfault.present.sections import Section, sections
+from firstfault.record.text_log import one_line
 
 PIPE_WIDTH = 140
 
 
 def show(report: Report, file: IO[str]) -> None:
-    """Print ``report`` to ``file``."""
+    """Print ``report`` to ``file``; what came from the program cannot steer the terminal."""
     console = Console(file=file, highlight=False, soft_wrap=False, width=None if file.isatty() else PIPE_WIDTH)
-    console.print(Text(report.conclusion, style="bold"), soft_wrap=True)
+    console.print(_text(report.conclusion, "bold"), soft_wrap=True)
     for section in sections(report):
         console.print()
         _section(console, section)
 
 
 def _section(console: Console, section: Section) -> None:
-    console.print(Text(section.title, style="bold cyan"), soft_wrap=True)
+    console.print(_text(section.title, "bold cyan"), soft_wrap=True)
     for line in section.lines:
-        console.print(Text("  " + line), soft_wrap=True)
+        console.print(_text("  " + line), soft_wrap=True)
     if section.rows:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
         table.add_column("")
         for column in section.columns:
-            table.add_column(escape(column), style="default", header_style="dim", overflow="fold")
+            table.add_column(_text(column, "dim"), overflow="fold")
         for row in section.rows:
-            table.add_row("", *(Text(cell) for cell in row))
+            table.add_row("", *map(_text, row))
         console.print(table)
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(one_line(text), style=style)

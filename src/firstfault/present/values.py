@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from firstfault.record import schema
-from firstfault.record.text_log import number, one_line
+from firstfault.record.text_log import number
 
 LONGEST = 120
 
@@ -28,30 +28,32 @@ def rows(name: str, value: schema.Value) -> list[tuple[str, str, str]]:
 
 def tensor(value: schema.Tensor) -> str:
     """Shape, dtype, device and layout."""
-    parts = [f"{value.shape} {value.dtype}", value.device]
+    parts = [f"{value.shape} {value.dtype}".rstrip(), value.device]
     if not value.contiguous:
         parts.append(f"not contiguous, stride {value.stride}" if value.stride is not None else "not contiguous")
     if value.kind:
         parts.append(value.kind)
-    return one_line(", ".join(part for part in parts if part))
+    return ", ".join(part for part in parts if part)
 
 
 def statistics(value: schema.Tensor) -> str:
     """What its values look like, if they were read."""
     if value.statistics is not None:
-        return one_line(value.statistics)
-    if value.min is None or value.max is None or value.mean is None:
-        return ""
-    text = f"{number(value.min)} … {number(value.max)}, mean {number(value.mean)}"
-    bad = [f"{count} {name}" for count, name in ((value.nan_count, "NaN"), (value.inf_count, "Inf")) if count]
-    return ", ".join([text, *bad])
+        return value.statistics
+    parts = []
+    if value.min is not None and value.max is not None:
+        parts.append(f"{number(value.min)} … {number(value.max)}")
+    if value.mean is not None:
+        parts.append(f"mean {number(value.mean)}")
+    parts += [f"{count} {name}" for count, name in ((value.nan_count, "NaN"), (value.inf_count, "Inf")) if count]
+    return ", ".join(parts)
 
 
 def plain(value: schema.Value) -> str:
     """Anything that holds no tensor."""
     if isinstance(value, schema.Opaque):
         attributes = ", ".join(f"{key}={text}" for key in ("shape", "dtype", "device") if (text := getattr(value, key)))
-        text = value.repr or f"{value.name}({attributes or value.why or ''})"
+        text = value.repr if value.repr is not None else f"{value.name}({attributes or value.why or ''})"
     elif isinstance(value, schema.Text):
         text = f"{value.start[:LONGEST]!r}… ({value.length} characters)"
     elif isinstance(value, schema.Number):
@@ -60,8 +62,12 @@ def plain(value: schema.Value) -> str:
         text = f"{value.name} of {value.length}"
     else:
         text = repr(value)
-    text = one_line(text)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return shortened(text, LONGEST)
+
+
+def shortened(text: str, longest: int) -> str:
+    """``text``, with a mark where it was cut."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _cut(name: str, left_out: int) -> list[tuple[str, str, str]]:

@@ -7,16 +7,22 @@ are open, the last that ended, and for each operator what its earlier calls look
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from firstfault.read import earlier
 from firstfault.read.events import Event
 from firstfault.record import schema
 
 LAST_CALLS = 10
-_MOST_OPEN = 256
-_MOST_OPERATORS = 10_000
+MOST_OPEN = 256
+"""Calls that one thread can be in."""
+MOST_THREADS = 1024
+MOST_NOTES = 50
+
+CONTROL_FLOW = {"GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError"}
+"""Exceptions that end a call as it was meant to."""
 
 
 class State(str, Enum):
@@ -28,22 +34,25 @@ class State(str, Enum):
     UNKNOWN = "not known"
 
 
-@dataclass(eq=False)
 class Call:
     """One call, as far as it was recorded."""
 
-    process: str
-    record: schema.Call
-    line: int = 0
-    state: State = State.IN_FLIGHT
+    state = State.IN_FLIGHT
     out: schema.Value = None
-    out_described: bool = False
-    mutated: list[str] = field(default_factory=list)
-    exception: str = ""
-    message: str = ""
-    dump: str = ""
-    dump_skipped: str = ""
-    duration: int = 0
+    out_described = False
+    mutated: Sequence[str] = ()
+    exception = ""
+    message = ""
+    dump = ""
+    dump_skipped = ""
+    duration = 0
+    outlived = False
+    """Whether a call that began inside it has come back."""
+
+    def __init__(self, process: str, record: schema.Call, line: int = 0) -> None:
+        self.process = process
+        self.record = record
+        self.line = line
 
     @property
     def n(self) -> int:
@@ -57,87 +66,101 @@ class Call:
 
     def inputs(self) -> Iterator[tuple[str, schema.Value]]:
         """Its arguments by name, ``arg[0]`` for positional ones."""
-        for index, value in enumerate(self.record.args or ()):
-            yield f"arg[{index}]", value
-        yield from (self.record.kwargs or {}).items()
+        return earlier.inputs(self.record)
 
-
-def tensors(label: str, value: schema.Value) -> Iterator[tuple[str, schema.Tensor]]:
-    """The tensors in a value, with the path to each."""
-    if isinstance(value, schema.Tensor):
-        yield label, value
-    elif isinstance(value, schema.Sequence):
-        for index, item in enumerate(value.items):
-            yield from tensors(f"{label}[{index}]", item)
-    elif isinstance(value, schema.Mapping):
-        for key, item in zip(value.keys, value.values, strict=False):
-            yield from tensors(f"{label}.{key}" if value.fields else f"{label}[{key}]", item)
+    @property
+    def ended_as_meant(self) -> bool:
+        """Whether its exception is only how programs leave a loop, or exit without complaint."""
+        exits = self.exception == "SystemExit" and self.message in ("", "0", "None", "False")
+        return exits or self.exception in CONTROL_FLOW
 
 
 @dataclass
-class Layouts:
-    """What the tensors in one place of an operator's earlier calls had in common.
+class Thread:
+    """Where one thread stands.
 
     Attributes:
-        count: how many calls.
-        dims: each dimension's extent where all agreed, else None; None as a whole where the rank varied.
-        dtypes, devices: those seen.
-        always_contiguous: whether all were.
-        largest: the most bytes of one.
+        open: the calls that it is in, the outermost first.
+        last: the last that ended.
+        raised: the call that an exception left, until another call begins or returns in the thread.
+        passed: the outermost call that the same exception, or one that came of it, has left.
     """
 
-    count: int = 0
-    dims: list[int | None] | None = None
-    dtypes: set[str] = field(default_factory=set)
-    devices: set[str] = field(default_factory=set)
-    always_contiguous: bool = True
-    largest: int = 0
+    open: list[Call] = field(default_factory=list)
+    last: deque[Call] = field(default_factory=lambda: deque(maxlen=LAST_CALLS))
+    raised: Call | None = None
+    passed: Call | None = None
 
-    def add(self, tensor: schema.Tensor) -> None:
-        """Take in one more."""
-        shape = tensor.shape
-        if self.count == 0:
-            self.dims = list(shape)
-        elif self.dims is not None and len(self.dims) == len(shape):
-            self.dims = [known if known == extent else None for known, extent in zip(self.dims, shape, strict=True)]
-        else:
-            self.dims = None
-        self.count += 1
-        self.dtypes.add(tensor.dtype)
-        self.devices.add(tensor.device)
-        self.always_contiguous &= tensor.contiguous
-        self.largest = max(self.largest, tensor.nbytes)
+    def keep(self, call: Call) -> None:
+        """Remember a call that has ended; of those before it only what a list of calls shows."""
+        if self.last and self.last[-1] is not self.raised:
+            before = self.last[-1]
+            before.record.args = before.record.kwargs = before.out = None
+        self.last.append(call)
 
 
 @dataclass
 class Process:
-    """One process: where its threads stood, and how it ended."""
+    """One process: where its threads stand, and how it ended."""
 
     name: str
     header: schema.Header | None = None
     end: schema.End | None = None
     calls: int = 0
     returns: int = 0
-    open: dict[int, list[Call]] = field(default_factory=dict)
-    last: dict[int, deque[Call]] = field(default_factory=dict)
-    raised: Call | None = None
+    described: bool = False
+    """Whether any of its calls came with their arguments: from level 3 on."""
+    threads: dict[int, Thread] = field(default_factory=dict)
     notes: dict[str, schema.Note] = field(default_factory=dict)
     dumps_skipped: dict[str, int] = field(default_factory=dict)
     by_number: dict[int, Call] = field(default_factory=dict)
 
     def in_flight(self) -> list[Call]:
         """The innermost call without an end of each thread, the one begun last first."""
-        innermost = [stack[-1] for stack in self.open.values() if stack]
+        innermost = [thread.open[-1] for thread in self.threads.values() if thread.open]
         return sorted(innermost, key=lambda call: (call.record.t, call.n), reverse=True)
+
+    def raised(self) -> Call | None:
+        """The call that an exception left last, with nothing after it in its thread."""
+        raised = [thread.raised for thread in self.threads.values() if thread.raised is not None]
+        return max(raised, key=lambda call: (call.record.t, call.n), default=None)
 
     @property
     def ends_recorded(self) -> bool:
         """Whether the source says when calls end; text logs below level 3 do not."""
-        return (
-            self.returns > 0
-            or self.header is not None
-            or any(call.record.args is not None for stack in self.open.values() for call in stack)
-        )
+        return self.returns > 0 or self.described or self.header is not None
+
+    def thread(self, tid: int) -> Thread:
+        """A thread by its id; idle ones are forgotten when there are too many."""
+        found = self.threads.get(tid)
+        if found is None:
+            if len(self.threads) >= MOST_THREADS:
+                self._forget_one()
+            found = self.threads[tid] = Thread()
+        return found
+
+    def close(self, n: int) -> Call | None:
+        """Take a call off its thread's stack, with those inside it, whose ends were lost."""
+        call = self.by_number.get(n)
+        if call is None:
+            return None
+        stack = self.thread(call.record.tid).open
+        self.lose(stack, stack.index(call) + 1)
+        self.by_number.pop(n, None)
+        stack.pop()
+        return call
+
+    def lose(self, stack: list[Call], depth: int) -> None:
+        """The calls from ``depth`` on have ended, and how was not recorded."""
+        for call in stack[depth:]:
+            call.state = State.UNKNOWN
+            self.by_number.pop(call.n, None)
+        del stack[depth:]
+
+    def _forget_one(self) -> None:
+        idle = (tid for tid, thread in self.threads.items() if not thread.open)
+        forgotten = self.threads.pop(next(idle, next(iter(self.threads))))
+        self.lose(forgotten.open, 0)
 
 
 class History:
@@ -145,96 +168,100 @@ class History:
 
     def __init__(self) -> None:
         self.processes: dict[str, Process] = {}
-        self.layouts: dict[tuple[str, str], Layouts] = {}
+        self.earlier = earlier.Earlier()
 
     def feed(self, event: Event) -> Call | None:
         """Take in one record; the call that it ended, if it ended one."""
-        process = self.processes.setdefault(event.process, Process(event.process))
+        process = self.processes.get(event.process)
+        if process is None:
+            process = self.processes[event.process] = Process(event.process)
         record = event.record
         if isinstance(record, schema.Call):
-            self._begin(process, record, event.line)
+            _begin(process, record, event.line)
         elif isinstance(record, schema.Return):
             return self._returned(process, record)
         elif isinstance(record, schema.Raise):
-            return self._raised(process, record)
-        elif isinstance(record, schema.Dump):
-            _dumped(process, record)
-        elif isinstance(record, schema.Note):
-            process.notes[record.code] = record
-        elif isinstance(record, schema.Header):
-            process.header = process.header or record
-        elif isinstance(record, schema.End):
-            process.end = record
+            return _raised(process, record)
+        else:
+            _other(process, record)
         return None
 
-    def _begin(self, process: Process, record: schema.Call, line: int) -> None:
-        call = Call(process.name, record, line)
-        stack = process.open.setdefault(record.tid, [])
-        stack.append(call)
-        process.by_number[record.n] = call
-        process.calls += 1
-        if len(stack) > _MOST_OPEN:
-            dropped = stack.pop(0)
-            process.by_number.pop(dropped.n, None)
-            dropped.state = State.UNKNOWN
-            self._keep(process, dropped)
-
     def _returned(self, process: Process, record: schema.Return) -> Call | None:
-        call = _close(process, record.n)
+        call = process.close(record.n)
         if call is None:
             return None
         process.returns += 1
         call.state = State.RETURNED
         call.out, call.out_described, call.mutated = record.out, record.described, record.mutated
         call.duration = record.t - call.record.t if record.t else 0
-        self._keep(process, call)
-        self._learn(call)
+        thread = process.thread(call.record.tid)
+        thread.raised = thread.passed = None  # whoever called it has dealt with the exception
+        thread.keep(call)
+        if thread.open:
+            thread.open[-1].outlived = True
+        self.earlier.learn(call.record)
         return call
 
-    def _raised(self, process: Process, record: schema.Raise) -> Call | None:
-        call = _close(process, record.n)
-        if call is None:
-            return None
-        process.returns += 1
-        call.state = State.RAISED
-        call.exception, call.message = record.exception, record.message
-        self._keep(process, call)
-        inner = process.raised
-        if inner is None or (inner.exception, inner.message) != (call.exception, call.message):
-            process.raised = call  # the same exception passing through enclosing calls began in the innermost
-        return call
 
-    def _keep(self, process: Process, call: Call) -> None:
-        process.last.setdefault(call.record.tid, deque(maxlen=LAST_CALLS)).append(call)
-
-    def _learn(self, call: Call) -> None:
-        for label, value in call.inputs():
-            for path, tensor in tensors(label, value):
-                if len(self.layouts) < _MOST_OPERATORS or (call.op, path) in self.layouts:
-                    self.layouts.setdefault((call.op, path), Layouts()).add(tensor)
+def _begin(process: Process, record: schema.Call, line: int) -> None:
+    call = Call(process.name, record, line)
+    thread = process.thread(record.tid)
+    stack = thread.open
+    if stack and stack[-1].n != record.parent:
+        process.lose(stack, _depth(stack, record.parent))
+    thread.raised = thread.passed = None
+    stack.append(call)
+    process.by_number[record.n] = call
+    process.calls += 1
+    process.described = process.described or record.args is not None
+    if len(stack) > MOST_OPEN:
+        dropped = stack.pop(0)
+        process.by_number.pop(dropped.n, None)
+        dropped.state = State.UNKNOWN
 
 
-def _close(process: Process, n: int) -> Call | None:
-    """Take a call off its thread's stack."""
-    call = process.by_number.pop(n, None)
+def _depth(stack: list[Call], parent: int) -> int:
+    """How many of the calls that are open a call of ``parent`` is inside of; all where that is not known."""
+    numbers = [call.n for call in stack] if parent else []
+    return numbers.index(parent) + 1 if parent in numbers else len(stack) if parent else 0
+
+
+def _raised(process: Process, record: schema.Raise) -> Call | None:
+    call = process.close(record.n)
     if call is None:
         return None
-    stack = process.open.get(call.record.tid, [])
-    if call in stack:
-        depth = stack.index(call)
-        for left in stack[depth + 1 :]:  # their ends were lost: an outer call has come back
-            left.state = State.UNKNOWN
-            process.by_number.pop(left.n, None)
-        del stack[depth:]
+    call.state = State.RAISED
+    call.exception, call.message = record.exception, record.message
+    thread = process.thread(call.record.tid)
+    if call.ended_as_meant:
+        thread.raised = thread.passed = None
+    else:
+        thread.raised = thread.raised or call  # on its way through enclosing calls it began in the innermost
+        thread.passed = call
+    thread.keep(call)
     return call
+
+
+def _other(process: Process, record: schema.Record) -> None:
+    """A record that begins or ends no call."""
+    if isinstance(record, schema.Dump):
+        _dumped(process, record)
+    elif isinstance(record, schema.Note):
+        if record.code in process.notes or len(process.notes) < MOST_NOTES:
+            process.notes[record.code] = record
+    elif isinstance(record, schema.Header):
+        process.header = process.header or record
+    elif isinstance(record, schema.End):
+        process.end = record
 
 
 def _dumped(process: Process, record: schema.Dump) -> None:
     call = process.by_number.get(record.n)
-    if call is None:
-        return
     if record.skipped is None:
-        call.dump = record.path
-    else:
+        if call is not None:
+            call.dump = record.path
+        return
+    if call is not None:
         call.dump_skipped = record.skipped
+    if record.skipped in process.dumps_skipped or len(process.dumps_skipped) < MOST_NOTES:
         process.dumps_skipped[record.skipped] = process.dumps_skipped.get(record.skipped, 0) + 1

@@ -12,6 +12,8 @@ from firstfault.record import schema
 Advance = Callable[[int], None]
 """Told of every so many bytes read, for a progress bar."""
 
+MOST_PROBLEMS = 100
+
 
 class Event(NamedTuple):
     """One record of one process; ``line`` is where it begins in a text log, from 1."""
@@ -26,14 +28,20 @@ class Problems:
     """What could not be read, in the order met: the same thing at the same place once, with a count."""
 
     counts: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
+    """Problems beyond ``MOST_PROBLEMS`` different ones."""
 
     def add(self, message: str) -> None:
         """Note that something was left out."""
-        self.counts[message] = self.counts.get(message, 0) + 1
+        if message in self.counts or len(self.counts) < MOST_PROBLEMS:
+            self.counts[message] = self.counts.get(message, 0) + 1
+        else:
+            self.left_out += 1
 
     def lines(self) -> list[str]:
         """One line a problem."""
-        return [message if count == 1 else f"{message} ({count} times)" for message, count in self.counts.items()]
+        shown = [message if count == 1 else f"{message} ({count} times)" for message, count in self.counts.items()]
+        return [*shown, f"{self.left_out} more problems"] if self.left_out else shown
 
 
 class Source(Protocol):
@@ -52,4 +60,8 @@ class Source(Protocol):
     problems: Problems
 
     def events(self, advance: Advance) -> Iterator[Event]:
-        """Every record in it, in the order in which its processes wrote them, in constant memory."""
+        """Every record in it, in the order in which its processes wrote them, in constant memory.
+
+        Raises:
+            UnreadableInput: nothing of it can be read.
+        """

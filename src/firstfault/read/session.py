@@ -6,9 +6,11 @@ from pathlib import Path
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.events import Source
+from firstfault.read.files import exists, is_regular, reason
 from firstfault.read.formats.dump_folder import DumpFolder, dumps_in
 from firstfault.read.formats.kernel_api_log import KernelApiLog, is_kernel_api_log
 from firstfault.read.formats.recording import Recording, is_recording
+from firstfault.record import layout
 
 ACCEPTED = "a recording folder, a kernel API text log (ours, SGLang's, FlashInfer's), or a dump folder"
 
@@ -22,11 +24,14 @@ def open_source(path: Path) -> Source:
     try:
         if path.is_dir():
             return _folder(path)
-        if path.is_file():
-            return _file(path)
-    except OSError as error:
-        raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
-    raise UnreadableInput(f"no such file or folder: {path}")
+        path.stat()
+    except FileNotFoundError as error:
+        if exists(path):
+            raise UnreadableInput(f"cannot read {path}: a link that leads nowhere") from error
+        raise UnreadableInput(f"no such file or folder: {path}; expected {ACCEPTED}") from error
+    except (OSError, ValueError) as error:
+        raise UnreadableInput(f"cannot read {path}: {reason(error)}") from error
+    return _file(path)
 
 
 def _folder(path: Path) -> Source:
@@ -38,8 +43,12 @@ def _folder(path: Path) -> Source:
 
 
 def _file(path: Path) -> Source:
+    if not is_regular(path):
+        raise UnreadableInput(f"cannot read {path}: it is not a regular file; expected {ACCEPTED}")
     if is_kernel_api_log(path):
         return KernelApiLog(path)
     if path.suffix == ".jsonl" and is_recording(path.parent):
         return Recording(path.parent)
+    if path.name in (layout.INPUTS, layout.OUTPUTS, layout.METADATA):
+        return DumpFolder(path.parent)
     raise UnreadableInput(f"{path} holds no kernel API call; expected {ACCEPTED}")

@@ -43,19 +43,32 @@ from firstfault.record.schema import (
 )
 
 RULE = "=" * 80
+_RULE_LINE = RULE + "\n"
 CAPTURE_SKIP = "CUDA graph capture in progress"
+_SHOWS_AS_0 = 5e-7  # what rounds to 0.000000
 _ARGUMENT = "    "  # continuation indent below `  arg[0]=`
 _NESTED = "      "  # continuation indent below `  [0] ` inside a container
 
 
 def call(record: Call, identity: str = "") -> str:
     """The block that opens a call, and its arguments if they are described."""
-    return opening(record, identity) + _arguments(record.args or (), record.kwargs or {})
+    named = opening(record, identity)
+    return named + _arguments(record.args, record.kwargs or {}) if record.args is not None else named
 
 
 def opening(record: Call, identity: str = "") -> str:
     """The lines that name a call, without its arguments."""
-    return f"{RULE}\n{_stamp(record.t)} SGLang Kernel API Call: {one_line(record.op)}\n{identity}"
+    return rule_and_stamp(record.t // 1_000_000_000) + name(record.op) + identity
+
+
+def rule_and_stamp(second: int) -> str:
+    """The rule above a call and the time that begins its line, for a second since the epoch."""
+    return _RULE_LINE + _second(second)
+
+
+def name(op: str) -> str:
+    """The rest of the line that names a call."""
+    return f" SGLang Kernel API Call: {one_line(op)}\n"
 
 
 def inputs(record: Inputs) -> str:
@@ -66,27 +79,34 @@ def inputs(record: Inputs) -> str:
 def _arguments(args: Iterable[Value], kwargs: dict[str, Value]) -> str:
     text = ""
     if args:
-        lines = [f"  arg[{index}]={_value(value, _ARGUMENT)}\n" for index, value in enumerate(args)]
-        text = "Positional input arguments:\n" + "".join(lines)
+        text = "Positional input arguments:\n"
+        for index, value in enumerate(args):
+            text += f"  arg[{index}]={_value(value, _ARGUMENT)}\n"
     if kwargs:
-        lines = [f"  {one_line(name)}={_value(value, _ARGUMENT)}\n" for name, value in kwargs.items()]
-        text += "Keyword input arguments:\n" + "".join(lines)
+        text += "Keyword input arguments:\n"
+        for name, value in kwargs.items():
+            text += f"  {one_line(name)}={_value(value, _ARGUMENT)}\n"
     return text
 
 
 def returned(record: Return, identity: str = "") -> str:
     """The block that closes a call from level 3 on; nothing below it."""
-    if not record.described:
-        return ""
-    text = f"Output:\n  return={_value(record.out, _ARGUMENT)}\n"
-    if record.mutated:
-        text += f"  mutated={', '.join(map(one_line, record.mutated))}\n"
-    return text + identity
+    return output(record.out) + changed(record.mutated) + identity if record.described else ""
+
+
+def output(value: Value) -> str:
+    """The lines of a result."""
+    return f"Output:\n  return={_value(value, _ARGUMENT)}\n"
+
+
+def changed(mutated: list[str]) -> str:
+    """The line that names the arguments that a call changed in place, if there are any."""
+    return f"  mutated={', '.join(map(one_line, mutated))}\n" if mutated else ""
 
 
 def raised(record: Raise, op: str, identity: str = "") -> str:
     """The line for a call that ended in an exception."""
-    error = f"{record.exception}: {one_line(record.message)}"
+    error = one_line(f"{record.exception}: {record.message}")
     return f"{_stamp(record.t)} SGLang Kernel API Exception: {one_line(op)} ({error})\n{identity}"
 
 
@@ -113,8 +133,7 @@ def number(value: Statistic) -> str:
     """A statistic with six decimals; with an exponent where six decimals would show 0 for what is not."""
     if not isinstance(value, float):
         return str(value)
-    fixed = f"{value:.6f}"
-    return f"{value:.6e}" if value != 0 and float(fixed) == 0 else fixed
+    return f"{value:.6e}" if -_SHOWS_AS_0 <= value <= _SHOWS_AS_0 and value != 0 else f"{value:.6f}"
 
 
 def _stamp(nanoseconds: int) -> str:
@@ -128,7 +147,7 @@ def _second(second: int) -> str:
 
 def _value(value: Value, indent: str) -> str:
     """``value`` over one or more lines; every line but the first starts with ``indent``."""
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         return _tensor(value, indent)
     if value is None or isinstance(value, (str, int, float)):
         return _scalar(value)
@@ -160,6 +179,8 @@ def _tensor(tensor: Tensor, indent: str) -> str:
         tensor.missing,
         indent,
     )
+    if tensor.min is None and tensor.statistics is None:
+        return known + extra
     return f"{known}{_statistics_lines(tensor, indent)}{extra}"
 
 
@@ -181,7 +202,7 @@ def _layout_lines(
         f"Tensor({line}shape={shape}{line}dtype={dtype}{line}device={device}"
         f"{line}requires_grad={requires_grad}{line}is_contiguous={contiguous}"
     )
-    extra = f"{line}stride={stride}"
+    extra = f"{line}stride={stride}" if stride is not None or kind is not None else ""  # a log may not tell it
     if kind is not None:
         extra += f"{line}kind={one_line(kind)}"
     if missing is not None:

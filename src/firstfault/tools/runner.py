@@ -15,7 +15,7 @@ import signal
 import subprocess
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,17 @@ from firstfault.errors import FirstFaultError
 from firstfault.record.layout import PRIVATE_FILE
 
 TAIL_BYTES = 64 * 2**10
-_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_PASSED_ON = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGABRT,
+}
+_AWAITED = {*_PASSED_ON, signal.SIGCHLD}
 _FROM_THE_TERMINAL = 0x80  # si_code SI_KERNEL, see sigaction(2)
 _DRAIN_SECONDS = 1.0
 
@@ -61,29 +71,56 @@ def run(command: Sequence[str], environ: Mapping[str, str], tail: Path) -> Endin
     Raises:
         CannotStart: there is no such program, or it may not be run.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-    try:
-        reader, writer = _stderr_channel()
-        tee = _start_tee(reader, writer, tail)
-        try:
-            child = subprocess.Popen(
-                command,
-                env=dict(environ),
-                stderr=writer,
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
-            )
-        except FileNotFoundError:
-            raise CannotStart(f"no such program: {command[0]}", 127) from None
-        except OSError as error:
-            raise CannotStart(f"cannot run {command[0]}: {error.strerror}", 126) from None
-        finally:
-            os.close(writer)
-            os.close(reader)
-        ending = _wait(child)
-        _drain(tee)
-        return ending
-    finally:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where our parent ignores it, so would we: no status
+
+    def as_we_were() -> None:
+        signal.signal(signal.SIGCHLD, children)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        return _run(command, environ, tail, as_we_were)
+    finally:
+        while signal.sigtimedwait(_PASSED_ON, 0) is not None:
+            pass  # it was meant for the command, which has ended
+        as_we_were()
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], tail: Path, in_the_child: Callable[[], None]) -> Ending:
+    tee, stderr = None, None
+    if _is_open(2):
+        reader, stderr = _stderr_channel()
+        tee = _start_tee(reader, tail)
+        os.close(reader)
+    try:
+        child = _start(command, environ, stderr, in_the_child)
+        return _wait(child)
+    finally:
+        if tee is not None:
+            _drain(tee)
+
+
+def _start(
+    command: Sequence[str], environ: Mapping[str, str], stderr: int | None, in_the_child: Callable[[], None]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            env=dict(environ),
+            stderr=stderr,
+            close_fds=False,  # what we were given is the command's
+            preexec_fn=in_the_child,
+        )
+    except FileNotFoundError:
+        if "/" in command[0] and os.path.exists(command[0]):
+            message = f"cannot run {command[0]}: there is no such program as its first line names"
+            raise CannotStart(message, 126) from None
+        raise CannotStart(f"no such program: {command[0]}", 127) from None
+    except OSError as error:
+        raise CannotStart(f"cannot run {command[0]}: {error.strerror}", 126) from None
+    finally:
+        if stderr is not None:
+            os.close(stderr)
 
 
 def end_like(ending: Ending) -> int:
@@ -104,45 +141,73 @@ def _wait(child: subprocess.Popen[bytes]) -> Ending:
         status = child.poll()
         if status is not None:
             return Ending(child.pid, status, None) if status >= 0 else Ending(child.pid, None, -status)
-        arrived = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0.5)
-        if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != _FROM_THE_TERMINAL:
+        arrived = signal.sigtimedwait(_AWAITED, 0.5)
+        if arrived is not None and arrived.si_signo in _PASSED_ON and arrived.si_code != _FROM_THE_TERMINAL:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, arrived.si_signo)
 
 
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
 def _stderr_channel() -> tuple[int, int]:
     """Two ends for the command's stderr: a terminal of our terminal's size, or a pipe."""
-    if not os.isatty(2):
-        return os.pipe()
+    if os.isatty(2):
+        with contextlib.suppress(OSError, termios.error):
+            return _terminal()
+    return os.pipe()
+
+
+def _terminal() -> tuple[int, int]:
     reader, writer = os.openpty()
-    with contextlib.suppress(OSError, termios.error):
-        fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8)))
-        attributes = termios.tcgetattr(writer)
-        attributes[1] &= ~termios.OPOST  # our own terminal turns newlines into what it needs
-        termios.tcsetattr(writer, termios.TCSANOW, attributes)
+    _copy_size(writer)
+    attributes = termios.tcgetattr(writer)
+    attributes[1] &= ~termios.OPOST  # our own terminal turns newlines into what it needs
+    termios.tcsetattr(writer, termios.TCSANOW, attributes)
     return reader, writer
 
 
-def _start_tee(reader: int, writer: int, tail: Path) -> int:
+def _copy_size(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8)))
+
+
+def _start_tee(reader: int, tail: Path) -> int:
     """Fork the process that passes the command's stderr on; it lives until the last writer is gone."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        os.close(writer)
         for number in _PASSED_ON:
             signal.signal(number, signal.SIG_IGN)
-        _tee(reader, tail)
+        os.dup2(reader, 0)
+        _close_all_but(0, 2)  # whoever waits for the end of another of our files is not to wait for this
+        signal.signal(signal.SIGWINCH, lambda number, frame: _copy_size(0))
+        _tee(0, tail)
     finally:
         os._exit(0)
 
 
+def _close_all_but(*kept: int) -> None:
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in kept:
+            with contextlib.suppress(OSError):
+                os.close(number)
+
+
 def _tee(reader: int, tail: Path) -> None:
-    kept = os.open(tail, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    kept = _open_tail(tail)
     size = 0
     while data := _read(reader):
         with contextlib.suppress(OSError):
             _write_all(2, data)
+        if kept is None:
+            continue
         with contextlib.suppress(OSError):  # a full disk costs the tail, not what the user sees
             size += os.write(kept, data)
             if size > 2 * TAIL_BYTES:
@@ -150,6 +215,12 @@ def _tee(reader: int, tail: Path) -> None:
                 os.ftruncate(kept, 0)
                 os.lseek(kept, 0, os.SEEK_SET)
                 size = os.write(kept, end)
+
+
+def _open_tail(tail: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.open(tail, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    return None
 
 
 def _read(reader: int) -> bytes:

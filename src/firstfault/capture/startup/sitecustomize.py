@@ -7,15 +7,20 @@ starting.
 import sys
 
 
-def _run_the_one_behind() -> None:
-    """Import the ``sitecustomize`` that would have been found without this one."""
-    import importlib.machinery
-    import importlib.util
+def _step_aside() -> None:
+    """Take this folder off ``sys.path``: the program finds what it would have found without us."""
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
-    paths = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
+    sys.path[:] = [path for path in sys.path if not (os.path.isabs(path) and os.path.normpath(path) == here)]
+
+
+def _run_the_one_behind() -> None:
+    """Import the ``sitecustomize`` that this one stands in front of."""
+    import importlib.machinery
+    import importlib.util
+
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
@@ -26,10 +31,15 @@ def _attach() -> None:
     try:
         from firstfault.capture.bootstrap import attach
     except ImportError:  # another interpreter than the one that firstfault is installed in
-        print(f"firstfault: not installed for {sys.executable}; it is not recorded", file=sys.stderr)
         return
-    attach()
+    try:
+        attach()
+    except Exception as error:
+        print(f"firstfault: this process is not recorded: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-_run_the_one_behind()
-_attach()
+_step_aside()
+try:
+    _run_the_one_behind()
+finally:
+    _attach()

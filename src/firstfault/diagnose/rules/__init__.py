@@ -6,14 +6,15 @@ and what earlier calls of the same operator looked like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 
 from firstfault.diagnose.finding import Confidence, Finding
-from firstfault.read.calls import Call, Layouts, tensors
+from firstfault.read import earlier
+from firstfault.read.calls import Call
 from firstfault.record import schema
 
 RULES = (
@@ -29,19 +30,39 @@ RULES = (
 
 @dataclass(frozen=True)
 class Suspect:
-    """A call to look at, and what earlier calls of its operator looked like, by argument."""
+    """A call to look at, and what earlier calls of its operator looked like."""
 
     call: Call
-    layouts: Mapping[tuple[str, str], Layouts]
+    known: earlier.Earlier
 
     @cached_property
     def tensors(self) -> list[tuple[str, schema.Tensor]]:
         """The tensors among its inputs, by argument."""
-        return [found for label, value in self.call.inputs() for found in tensors(label, value)]
+        return [found for label, value in self.call.inputs() for found in earlier.tensors(label, value)]
 
-    def earlier(self, label: str) -> Layouts | None:
-        """What that argument looked like in earlier calls that came back, if there were any."""
-        return self.layouts.get((self.call.op, label))
+    @cached_property
+    def alike(self) -> earlier.Variant | None:
+        """The earlier calls with tensors of the same ranks in the same places, if any came back."""
+        return self.known.of(self.call.record)
+
+    @cached_property
+    def other_uses(self) -> list[earlier.Variant]:
+        """The earlier calls of the operator that had other tensors."""
+        return [variant for variant in self.known.variants(self.call.op) if variant is not self.alike]
+
+    def earlier(self, label: str) -> earlier.Layouts | None:
+        """What that argument looked like in the earlier calls that are like this one."""
+        return self.alike.places.get(label) if self.alike is not None else None
+
+    @property
+    def count(self) -> int:
+        """How many earlier calls like this one came back."""
+        return self.alike.count if self.alike is not None else 0
+
+    @property
+    def in_earlier_calls(self) -> str:
+        """``in 7 earlier calls``, for the text of a finding."""
+        return "in 1 earlier call" if self.count == 1 else f"in {self.count} earlier calls"
 
 
 Check = Callable[[Suspect], Iterator[Finding]]

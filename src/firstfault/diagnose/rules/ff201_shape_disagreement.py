@@ -1,9 +1,13 @@
 """A dimension unlike its neighbours' or unlike earlier calls of the same operator.
 
 ## What it finds
-Two tensors of one call with the same leading dimensions whose last dimension differs, such as a query of
-``(1, 8, 8, 256)`` beside a key of ``(1, 8, 4, 64)``; and a dimension that was the same in every earlier
-call of the operator and is another now.
+A dimension that was the same in every earlier call of the operator and is another now; two dimensions that
+were equal in every earlier call, such as the tokens of two arguments, and are no longer; another number of
+dimensions; and, with no earlier call to compare with, two tensors with the same leading dimensions whose last
+dimension differs, such as a query of ``(1, 8, 8, 256)`` beside a key of ``(1, 8, 4, 64)``.
+
+The number of tokens, rows or images varies in normal service: leading dimensions that change together are
+passed over.
 
 ## Why it matters
 Kernels take head, hidden and cache dimensions from one argument and index the others by them. A mismatch
@@ -24,58 +28,122 @@ from itertools import combinations
 
 from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.diagnose.rules import Suspect, finding
+from firstfault.read import earlier
 from firstfault.record import schema
 
 ENOUGH_CALLS = 2
 """Earlier calls that must agree before another extent is remarkable."""
+MANY_CALLS = 5
+"""Earlier calls from which on their agreement weighs heavily."""
+HEADS = 3
+"""Dimensions from which on the last is the size of a head or feature, rather than a matrix's columns."""
+MOST_COMPARED = 32
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:
-    """Compare each tensor with those beside it, and with earlier calls."""
+    """Compare each tensor with earlier calls, and with those beside it where there were none."""
+    if suspect.alike is None:
+        yield from _other_ranks(suspect)
+        yield from _neighbours(suspect)
+    elif suspect.count >= ENOUGH_CALLS:
+        yield from _broken_ties(suspect, suspect.alike)
+        yield from _other_extents(suspect, suspect.alike)
+    elif earlier.last_dims(earlier.compared(suspect.call.record)) not in suspect.alike.last_dims:
+        yield from _neighbours(suspect)
+
+
+def _other_ranks(suspect: Suspect) -> Iterator[Finding]:
+    """An argument with another number of dimensions, where the operator had but one use."""
+    if len(suspect.other_uses) != 1 or suspect.other_uses[0].count < ENOUGH_CALLS:
+        return
+    usual = suspect.other_uses[0]
     for label, tensor in suspect.tensors:
-        yield from _unlike_earlier(suspect, label, tensor)
-    for (left, first), (right, second) in combinations(suspect.tensors, 2):
-        if _neighbours(first, second) and not _usual(suspect, left, first, right, second):
-            yield finding(
-                __name__,
-                suspect,
-                Confidence.MEDIUM if len(first.shape) > 2 else Confidence.LOW,
-                [left, right],
-                f"the last dimension of {right} is {second.shape[-1]} and that of {left} is {first.shape[-1]}; "
-                f"their shapes are {second.shape} and {first.shape}",
-                f"see which call produced {right}, and with which head or hidden dimension",
+        known = usual.places.get(label)
+        if known is not None and len(known.dims) != len(tensor.shape):
+            text = (
+                f"{label} has {len(tensor.shape)} dimensions, {tensor.shape}; "
+                f"in all {usual.count} earlier calls it had {len(known.dims)}"
             )
+            yield _finding(suspect, Confidence.HIGH, [label], text)
 
 
-def _unlike_earlier(suspect: Suspect, label: str, tensor: schema.Tensor) -> Iterator[Finding]:
-    earlier = suspect.earlier(label)
-    if earlier is None or earlier.count < ENOUGH_CALLS or earlier.dims is None:
-        return
-    if len(earlier.dims) != len(tensor.shape):
+def _broken_ties(suspect: Suspect, alike: earlier.Variant) -> Iterator[Finding]:
+    """Dimensions that were equal in every earlier call and are not now."""
+    extents = _extents(suspect)
+    rows = {(label, 0) for label, tensor in suspect.tensors if _has_rows(tensor)}
+    groups: dict[int, list[earlier.Position]] = {}
+    for position in extents:
+        if (tie := alike.ties.get(position)) is not None:
+            groups.setdefault(id(tie), []).append(position)
+    for positions in groups.values():
+        tie = alike.ties[positions[0]]
+        # That two extents are equal may be chance, unless they once changed together, or both count rows.
+        tied = positions if tie.varied else [position for position in positions if position in rows]
+        odd = next((position for position in tied[1:] if extents[position] != extents[tied[0]]), None)
+        if odd is None:
+            continue
+        first = tied[0]
         text = (
-            f"{label} has {len(tensor.shape)} dimensions; in {earlier.count} earlier calls it had {len(earlier.dims)}"
+            f"dimension {odd[1]} of {odd[0]} is {extents[odd]} and dimension {first[1]} of {first[0]} is "
+            f"{extents[first]}; {suspect.in_earlier_calls} they were equal"
         )
-        yield finding(__name__, suspect, Confidence.HIGH, [label], text, f"see which call produced {label}")
-        return
-    for index, (usual, extent) in enumerate(zip(earlier.dims, tensor.shape, strict=True)):
-        if usual is not None and usual != extent:
-            # The first dimension is the number of tokens or rows: it varies in normal service.
-            confidence = Confidence.LOW if index == 0 and len(tensor.shape) > 1 else Confidence.HIGH
-            text = f"dimension {index} of {label} is {extent}; in all {earlier.count} earlier calls it was {usual}"
-            yield finding(__name__, suspect, confidence, [label], text, f"see which call produced {label}")
+        confidence = Confidence.HIGH if tie.varied else Confidence.MEDIUM
+        yield _finding(suspect, confidence, list(dict.fromkeys((first[0], odd[0]))), text)
 
 
-def _neighbours(first: schema.Tensor, second: schema.Tensor) -> bool:
+def _other_extents(suspect: Suspect, alike: earlier.Variant) -> Iterator[Finding]:
+    """Dimensions that had one extent in all earlier calls and have another."""
+    for label, tensor in suspect.tensors:
+        known = alike.places.get(label)
+        for dim, (usual, extent) in enumerate(zip(known.dims, tensor.shape, strict=False) if known else ()):
+            if usual is None or usual == extent or dim == 0:
+                continue
+            text = f"dimension {dim} of {label} is {extent}; {suspect.in_earlier_calls} it was {usual}"
+            confidence = Confidence.HIGH if suspect.count >= MANY_CALLS else Confidence.MEDIUM
+            yield _finding(suspect, confidence if _is_feature(tensor, dim) else Confidence.LOW, [label], text)
+
+
+def _neighbours(suspect: Suspect) -> Iterator[Finding]:
     """Same kind of data, same leading dimensions (but for the heads), another last dimension."""
+    for (left, first), (right, second) in combinations(suspect.tensors[:MOST_COMPARED], 2):
+        if not _alike(first, second):
+            continue
+        text = (
+            f"the last dimension of {right} is {second.shape[-1]} and that of {left} is {first.shape[-1]}; "
+            f"their shapes are {second.shape} and {first.shape}"
+        )
+        headed = len(first.shape) >= HEADS or -1 in first.shape
+        step = f"see which call produced {right}, and with which head or hidden dimension"
+        confidence = Confidence.MEDIUM if headed else Confidence.LOW
+        yield finding(__name__, suspect, confidence, [left, right], text, step)
+
+
+def _alike(first: schema.Tensor, second: schema.Tensor) -> bool:
     if len(first.shape) != len(second.shape) or len(first.shape) < 2 or first.dtype != second.dtype:
         return False
     leading = max(1, len(first.shape) - 2)
-    return first.shape[:leading] == second.shape[:leading] and first.shape[-1] != second.shape[-1]
+    same_leading = first.shape[:leading] == second.shape[:leading]
+    # One column (a scale or a weight of each row) is not a feature dimension.
+    return same_leading and first.shape[-1] != second.shape[-1] and 1 not in (first.shape[-1], second.shape[-1])
 
 
-def _usual(suspect: Suspect, left: str, first: schema.Tensor, right: str, second: schema.Tensor) -> bool:
-    """Whether earlier calls came back with these last dimensions."""
-    return all(
-        earlier is not None and earlier.dims is not None and earlier.dims[-1:] in ([tensor.shape[-1]], [None])
-        for earlier, tensor in ((suspect.earlier(left), first), (suspect.earlier(right), second))
-    )
+def _has_rows(tensor: schema.Tensor) -> bool:
+    """Whether the first dimension counts tokens or the like: not so for the vector that is a weight."""
+    return len(tensor.shape) > 1 or not _is_floating(tensor)
+
+
+def _is_feature(tensor: schema.Tensor, dim: int) -> bool:
+    """Whether a dimension is a head or hidden size; in indices and masks the last is a length, which varies."""
+    return dim == len(tensor.shape) - 1 and _is_floating(tensor)
+
+
+def _is_floating(tensor: schema.Tensor) -> bool:
+    return "float" in tensor.dtype or not tensor.dtype
+
+
+def _extents(suspect: Suspect) -> dict[earlier.Position, int]:
+    return {(label, dim): extent for label, tensor in suspect.tensors for dim, extent in enumerate(tensor.shape)}
+
+
+def _finding(suspect: Suspect, confidence: Confidence, labels: list[str], text: str) -> Finding:
+    return finding(__name__, suspect, confidence, labels, text, f"see which call produced {' and '.join(labels)}")

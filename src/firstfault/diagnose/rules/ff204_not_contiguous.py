@@ -25,16 +25,14 @@ from firstfault.diagnose.rules import Suspect, finding
 def check(suspect: Suspect) -> Iterator[Finding]:
     """Look for tensors that are not contiguous and were before."""
     for label, tensor in suspect.tensors:
-        if tensor.contiguous:
-            continue
-        earlier = suspect.earlier(label)
-        if earlier is not None and not earlier.always_contiguous:
+        known = suspect.earlier(label)
+        if tensor.contiguous or (known is not None and not known.always_contiguous):
             continue
         text = f"{label} of shape {tensor.shape} is not contiguous"
         if tensor.stride is not None:
             text += f", its stride is {tensor.stride}"
-        if earlier is not None:
-            text += f"; in {earlier.count} earlier calls it was"
-        confidence = Confidence.LOW if earlier is None else Confidence.MEDIUM
+        if known is not None:
+            text += f"; {suspect.in_earlier_calls} it was"
+        confidence = Confidence.LOW if known is None else Confidence.MEDIUM
         step = f"pass {label}.contiguous() and see whether the fault goes away"
         yield finding(__name__, suspect, confidence, [label], text, step)

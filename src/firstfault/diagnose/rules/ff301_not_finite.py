@@ -1,7 +1,9 @@
 """NaN or infinity among the inputs.
 
 ## What it finds
-An input with NaN or infinite values, known from level 5 on.
+An input with NaN or infinite values, known from level 5 on. It weighs less where earlier calls of the operator
+came back with such values in the same place, as with padding that nobody reads; and where all of them are
+minus infinity, which is how masks are made.
 
 ## Why it matters
 The bad value existed before this call: the call that shows it, or faults on it, is not the one that made it.
@@ -26,10 +28,16 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     """Look at the counts, and at a mean that is not a number."""
     for label, tensor in suspect.tensors:
         bad = _bad(tensor)
-        if bad:
-            text = f"{label} of shape {tensor.shape} holds {bad} before the call"
-            step = f"follow {label} upstream to the first call whose inputs are finite and whose output is not"
-            yield finding(__name__, suspect, Confidence.HIGH, [label], text, step)
+        if not bad:
+            continue
+        known = suspect.earlier(label)
+        text = f"{label} of shape {tensor.shape} holds {bad} before the call"
+        confidence = Confidence.LOW if _masked(tensor) else Confidence.HIGH
+        if known is not None and known.not_finite:
+            text += f"; so it did in {known.not_finite} of {suspect.count} earlier calls that came back"
+            confidence = Confidence.LOW
+        step = f"follow {label} upstream to the first call whose inputs are finite and whose output is not"
+        yield finding(__name__, suspect, confidence, [label], text, step)
 
 
 def _bad(tensor: schema.Tensor) -> str:
@@ -38,3 +46,8 @@ def _bad(tensor: schema.Tensor) -> str:
     if not parts and tensor.mean == "nan":
         parts = ["NaN"]
     return " and ".join(parts)
+
+
+def _masked(tensor: schema.Tensor) -> bool:
+    """Whether every bad value is minus infinity."""
+    return not tensor.nan_count and tensor.min == "-inf" and tensor.mean == "-inf"

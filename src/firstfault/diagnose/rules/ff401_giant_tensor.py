@@ -1,7 +1,8 @@
 """A tensor implausibly large, by itself or next to earlier calls.
 
 ## What it finds
-An input of 64 GiB or more, or one 64 times as large as any in earlier calls of the operator.
+An input of 64 GiB or more, or one 64 times as large as any in earlier calls of the operator. Expanded tensors
+count as what they take in memory.
 
 ## Why it matters
 A tensor meant per token or per frame that became one for the full sequence or image is the usual way into
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 
 from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.diagnose.rules import Suspect, finding
+from firstfault.record import schema
 
 GIANT = 64 * 2**30
 JUMP = 64
@@ -30,14 +32,27 @@ WORTH_A_JUMP = 2**28
 def check(suspect: Suspect) -> Iterator[Finding]:
     """Look at the bytes of each tensor, and at what they were before."""
     for label, tensor in suspect.tensors:
-        earlier = suspect.earlier(label)
-        grew = earlier is not None and tensor.nbytes >= max(JUMP * earlier.largest, WORTH_A_JUMP)
-        if tensor.nbytes < GIANT and not grew:
+        known = suspect.earlier(label)
+        size = _in_memory(tensor)
+        grew = known is not None and size >= max(JUMP * known.largest, WORTH_A_JUMP)
+        usual = known is not None and size <= known.largest
+        if usual or (size < GIANT and not grew):
             continue
-        if earlier is not None and tensor.nbytes <= earlier.largest:
-            continue
-        text = f"{label} of shape {tensor.shape} takes {tensor.nbytes / 2**30:.1f} GiB"
-        if earlier is not None:
-            text += f"; the largest in {earlier.count} earlier calls took {earlier.largest / 2**30:.3f} GiB"
+        text = f"{label} of shape {tensor.shape} takes {size / 2**30:.1f} GiB"
+        if known is not None:
+            text += f"; {suspect.in_earlier_calls} it took {known.largest / 2**30:.3f} GiB at most"
+        # From one token to a full prefill is a large step too.
+        confidence = Confidence.HIGH if size >= GIANT else Confidence.MEDIUM
         step = "see which dimension grew: batch, sequence length, frames or resolution"
-        yield finding(__name__, suspect, Confidence.HIGH, [label], text, step)
+        yield finding(__name__, suspect, confidence, [label], text, step)
+
+
+def _in_memory(tensor: schema.Tensor) -> int:
+    """Bytes from the first element to the last, which for an expanded tensor are fewer than it has elements."""
+    if tensor.stride is None or 0 in tensor.shape or len(tensor.stride) != len(tensor.shape):
+        return tensor.nbytes
+    elements = 1
+    for extent in tensor.shape:
+        elements *= max(extent, 1)
+    span = 1 + sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride, strict=True))
+    return min(tensor.nbytes, tensor.nbytes // elements * max(span, 1))

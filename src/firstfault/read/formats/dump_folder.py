@@ -3,12 +3,12 @@
     dumps/20260319_004821_182_pid919286_RotaryEmbedding.forward_call0001/{inputs.pt,metadata.json}
 
 A dump becomes a call, its arguments, and its return or exception. One without outputs was in flight when
-its process died.
+its process died. What FlashInfer saved at each replay of a CUDA graph is a call of its own.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,25 +19,49 @@ import msgspec
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.events import Advance, Event, Problems
-from firstfault.read.formats import torch_archive
+from firstfault.read.files import exists, read_whole
+from firstfault.read.formats import dump_values, safetensors_file, torch_archive
+from firstfault.read.formats.kernel_api_log import FLASHINFER
+from firstfault.read.formats.saved_tensor import SavedTensor
+from firstfault.read.formats.values import plain_text
 from firstfault.record import layout, schema
 
 FLASHINFER_METADATA = "metadata.jsonl"
-LARGEST_METADATA = 64 * 2**20
-_KEY = re.compile(r"(arg|kwarg)_(\w+?)(?:__.*)?")
+GRAPH_FLUSHES = "graph_flushes"
+LARGEST_METADATA = 32 * 2**20
+TARGET = "dump"
+_SIDES = {"inputs": layout.INPUTS, "outputs": layout.OUTPUTS}
+_MOST_OPEN = 256
 
 
 def is_dump(path: Path) -> bool:
     """Whether a folder is one dump."""
-    names = (layout.METADATA, FLASHINFER_METADATA, layout.INPUTS)
-    return any((path / name).exists() for name in names) or layout.parse_dump_name(path.name) is not None
+    names = (layout.METADATA, FLASHINFER_METADATA, layout.INPUTS, "inputs.safetensors")
+    return layout.parse_dump_name(path.name) is not None or any(exists(path / name) for name in names)
 
 
 def dumps_in(path: Path) -> list[Path]:
-    """The dumps in a folder, oldest first, or the folder itself if it is one."""
+    """The dumps in a folder, oldest first, or the folder itself if it is one.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
     if is_dump(path):
-        return [path]
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and is_dump(folder))
+        return _replays(path)
+    folders = [folder for folder in path.iterdir() if folder.is_dir() and is_dump(folder)]
+    return sorted((dump for folder in folders for dump in _replays(folder)), key=_age)
+
+
+def _replays(dump: Path) -> list[Path]:
+    """The snapshots of a call that a CUDA graph replayed, instead of the copy of the last; else the dump itself."""
+    flushes = dump / GRAPH_FLUSHES
+    found = sorted(folder for folder in flushes.iterdir() if folder.is_dir()) if flushes.is_dir() else []
+    return found or [dump]
+
+
+def _age(dump: Path) -> tuple[str, str]:
+    """Replays come after what ran before them; dumps of one millisecond keep the order of their names."""
+    return (dump.name, dump.parent.parent.name) if dump.parent.name == GRAPH_FLUSHES else ("", dump.name)
 
 
 @dataclass
@@ -47,25 +71,37 @@ class _Dump:
     folder: Path
     metadata: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        named = self.folder.parent.parent if self.folder.parent.name == GRAPH_FLUSHES else self.folder
+        self._named = layout.parse_dump_name(named.name) or ("", 0, named.name, 0)
+
     @property
     def op(self) -> str:
-        named = layout.parse_dump_name(self.folder.name)
-        return str(self.metadata.get("function_name") or (named[2] if named else self.folder.name))
+        return plain_text(str(self.metadata.get("function_name") or self._named[2]))
 
     @property
     def pid(self) -> int:
-        named = layout.parse_dump_name(self.folder.name)
-        found = self.metadata.get("process_id", named[1] if named else 0)
-        return found if isinstance(found, int) else 0
-
-    @property
-    def status(self) -> str:
-        return str(self.metadata.get("execution_status", ""))
+        return self.number("process_id", self._named[1])
 
     @property
     def time(self) -> int:
-        named = layout.parse_dump_name(self.folder.name)
-        return _nanoseconds(str(self.metadata.get("timestamp") or (named[0] if named else "")))
+        return _nanoseconds(str(self.metadata.get("timestamp") or self._named[0]))
+
+    @property
+    def is_flashinfer(self) -> bool:
+        return "tensor_info" in self.metadata or exists(self.folder / FLASHINFER_METADATA)
+
+    @property
+    def completed(self) -> bool:
+        """Whether the call came back; under graph capture FlashInfer only counts the outputs then."""
+        info = self.metadata.get("tensor_info")
+        counted = isinstance(info, dict) and "output_size_bytes" in info
+        return self.metadata.get("execution_status") == "completed" or counted
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number that other records can refer to."""
+        found = self.metadata.get(name)
+        return found if type(found) is int and 0 <= found < 2**63 else default
 
 
 class DumpFolder:
@@ -78,6 +114,7 @@ class DumpFolder:
         self.problems = Problems()
         self._folders = dumps_in(path)
         self.size = len(self._folders)
+        self._open: dict[tuple[int, int], list[tuple[int, str]]] = {}
 
     def events(self, advance: Advance) -> Iterator[Event]:
         """Each dump as a call and what became of it."""
@@ -88,130 +125,86 @@ class DumpFolder:
                 yield Event(f"pid {dump.pid}", record)
 
     def _records(self, dump: _Dump, index: int) -> Iterator[schema.Record]:
-        n = dump.metadata.get("call_number", index)
-        n = n if isinstance(n, int) else index
-        saved = self._tensors(dump.folder / layout.INPUTS)
-        args, kwargs = _arguments(dump.metadata, saved)
-        tid = dump.metadata.get("thread_id", 0)
-        yield schema.Call(
-            n, dump.time, dump.op, "dump", tid=tid if isinstance(tid, int) else 0, args=args, kwargs=kwargs
-        )
-        yield schema.Dump(n, "inputs", str(dump.folder))
+        call = self._call(dump, index)
+        yield call
+        yield schema.Dump(call.n, "inputs", str(dump.folder))
         exception = dump.metadata.get("exception")
         if isinstance(exception, dict):
-            yield schema.Raise(n, 0, str(exception.get("type", "")), str(exception.get("message", "")))
-        elif dump.status == "completed":
-            outputs = self._tensors(dump.folder / layout.OUTPUTS)
-            mutated = [str(key) for key in dump.metadata.get("mutated_tensor_keys", [])]
-            yield schema.Return(n, 0, described=True, out=_result(outputs), mutated=mutated)
+            self._close(dump, call)
+            kind, message = (plain_text(str(exception.get(name, ""))) for name in ("type", "message"))
+            yield schema.Raise(call.n, 0, kind, message)
+        elif dump.completed:
+            self._close(dump, call)
+            keys = dump.metadata.get("mutated_tensor_keys")
+            mutated = [plain_text(str(key)).removeprefix("mutated_") for key in keys] if isinstance(keys, list) else []
+            out = dump_values.result(dump.metadata, self._tensors(dump.folder, "outputs"))
+            yield schema.Return(call.n, 0, described=True, out=out, mutated=mutated)
         elif not dump.metadata:
             self.problems.add(f"{dump.folder.name} is half-written: it has no metadata")
 
-    def _tensors(self, path: Path) -> dict[str, torch_archive.SavedTensor]:
-        if not path.exists():
-            return {}
+    def _call(self, dump: _Dump, index: int) -> schema.Call:
+        n, tid = dump.number("call_number", index), dump.number("thread_id", 0)
+        args, kwargs = dump_values.arguments(dump.metadata, self._tensors(dump.folder, "inputs"))
+        target = FLASHINFER if dump.is_flashinfer else TARGET
+        stack = self._open.setdefault((dump.pid, tid), [])
+        if target == FLASHINFER:  # its APIs do not call themselves: one without an end has raised
+            names = [op for _, op in stack]
+            del stack[names.index(dump.op) if dump.op in names else len(stack) :]
+        parent = stack[-1][0] if stack else 0
+        stack.append((n, dump.op))
+        del stack[:-_MOST_OPEN]
+        return schema.Call(n, dump.time, dump.op, target, parent, tid, args=args, kwargs=kwargs)
+
+    def _close(self, dump: _Dump, call: schema.Call) -> None:
+        self._open[dump.pid, call.tid].remove((call.n, call.op))
+
+    def _tensors(self, folder: Path, side: str) -> dict[str, SavedTensor]:
         try:
-            return torch_archive.read(path)
+            if exists(folder / _SIDES[side]):
+                return torch_archive.read(folder / _SIDES[side])
+            if exists(folder / f"{side}.safetensors"):
+                return safetensors_file.read(folder / f"{side}.safetensors")
         except UnreadableInput as error:
             self.problems.add(str(error))
-            return {}
+        return {}
 
     def _metadata(self, folder: Path) -> dict[str, Any]:
-        for name, read in ((layout.METADATA, _whole), (FLASHINFER_METADATA, _last_line)):
-            path = folder / name
-            if not path.exists():
+        for name, decode in ((layout.METADATA, _whole), (FLASHINFER_METADATA, _last_line)):
+            if not exists(folder / name):
                 continue
             try:
-                if path.stat().st_size > LARGEST_METADATA:
-                    raise ValueError("larger than any metadata")
-                found = read(path)
-            except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
+                found = decode(read_whole(folder / name, LARGEST_METADATA))
+            except (UnreadableInput, ValueError, RecursionError, MemoryError) as error:
                 self.problems.add(f"{folder.name}/{name} is damaged ({error})")
                 continue
             if isinstance(found, dict):
                 return found
-            self.problems.add(f"{folder.name}/{name} is not an object")
+            self.problems.add(f"{folder.name}/{name} is damaged (it is not an object)")
         return {}
 
 
-def _whole(path: Path) -> object:
-    found: object = msgspec.json.decode(path.read_bytes())
+def _whole(data: bytes) -> object:
+    try:
+        found: object = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data)  # Python writes NaN and Infinity, which are no JSON
     return found
 
 
-def _last_line(path: Path) -> object:
+def _last_line(data: bytes) -> object:
     """FlashInfer appends the state of a call as it changes; the last whole line is the newest."""
-    for line in reversed(path.read_bytes().splitlines()):
+    for line in reversed(data.splitlines()):
         try:
-            found: object = msgspec.json.decode(line)
-        except msgspec.DecodeError:
+            return _whole(line)
+        except ValueError:
             continue
-        return found
     raise ValueError("no whole line in it")
-
-
-def _arguments(
-    metadata: dict[str, Any], saved: dict[str, torch_archive.SavedTensor]
-) -> tuple[list[schema.Value], dict[str, schema.Value]]:
-    """The arguments: as we described them, else from what the archive holds and the keys say."""
-    if "args" in metadata:
-        try:
-            return msgspec.convert(
-                (metadata["args"] or [], metadata.get("kwargs") or {}),
-                tuple[list[schema.Value], dict[str, schema.Value]],
-            )
-        except msgspec.ValidationError:
-            pass
-    described: dict[str, schema.Value] = {key: tensor.described() for key, tensor in saved.items()}
-    details = metadata.get("tensor_details")
-    for key, detail in details.items() if isinstance(details, dict) else ():
-        _complete(described.get(key), detail)
-    others = metadata.get("input_metadata")
-    if isinstance(others, dict):
-        described |= {key: _other(value) for key, value in others.items() if not str(key).endswith("__container")}
-    return _ordered(described)
-
-
-def _complete(described: schema.Value, detail: object) -> None:
-    """FlashInfer notes the device beside the archive."""
-    if isinstance(described, schema.Tensor) and isinstance(detail, dict):
-        described.device = str(detail.get("device", described.device))
-
-
-def _other(value: object) -> schema.Value:
-    if isinstance(value, dict):
-        return schema.Opaque(str(value.get("type", "dict")), str(value.get("repr", value.get("value", ""))))
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return schema.Opaque(type(value).__name__, str(value)[:200])
-
-
-def _ordered(
-    described: dict[str, schema.Value],
-) -> tuple[list[schema.Value], dict[str, schema.Value]]:
-    """Positional arguments in order, then the named ones; nested tensors keep their flat key as name."""
-    positional: dict[int, schema.Value] = {}
-    named: dict[str, schema.Value] = {}
-    for key, value in described.items():
-        match = _KEY.fullmatch(key)
-        if match and match[1] == "arg" and match[2].isdigit() and len(match[2]) < 5:
-            positional[int(match[2])] = value
-        else:
-            named[key.removeprefix("kwarg_")] = value
-    return [positional.get(index) for index in range(max(positional, default=-1) + 1)], named
-
-
-def _result(outputs: dict[str, torch_archive.SavedTensor]) -> schema.Value:
-    results: list[schema.Value] = [tensor.described() for key, tensor in outputs.items() if key.startswith("result")]
-    if len(results) == 1:
-        return results[0]
-    return schema.Sequence("tuple", len(results), results) if results else None
 
 
 def _nanoseconds(stamp: str) -> int:
     """``20260319_004821_182`` in local time, as nanoseconds since the epoch."""
     try:
         moment = datetime.strptime(stamp[:15], "%Y%m%d_%H%M%S")
-        return int(moment.timestamp()) * 10**9 + int(stamp[16:] or 0) * 10**6
+        return int(moment.timestamp()) * 10**9 + int(stamp[16:19] or 0) * 10**6
     except (ValueError, OverflowError):
         return 0

@@ -10,253 +10,232 @@ its thread; below level 3 there are no outputs, and whether a call came back is 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
 from firstfault.read.events import Advance, Event, Problems
-from firstfault.read.formats import values
-from firstfault.record import schema
-
-_HEAD = re.compile(
-    r"\[(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] "
-    r"(?:SGLang Kernel API|SGLANG Kernel API|FlashInfer API) (?P<what>Call|Exception): (?P<rest>.*)"
-)
-_EXCEPTION = re.compile(r"(?P<op>.*?) \((?P<type>[A-Za-z_][\w.]*): (?P<message>.*)\)?")
-_ENTRY = re.compile(r"  (?P<name>[^\s=:][^=:]*?)(?:=|:(?=$))(?P<rest>.*)")
-_IDENTITY = re.compile(r"  process=(\d+) thread=(\d+)")
-_SECTIONS = {
-    "Positional input arguments:": "args",
-    "Keyword input arguments:": "kwargs",
-    "Default parameters (not explicitly provided):": "ignored",
-    "Output:": "output",
-    "Output value:": "value",
-}
-_DUMPED = re.compile(r"(?:Dumped (inputs|outputs) to|(Inputs|Outputs) dumped to): (.*?)(?: \(size: .*)?")
-_SKIPPED = "Tensor dump skipped: "
-_SNIFFED = 2**20
-_LONGEST_LINE = 2**20
-_LONGEST_SECTION = 20_000
+from firstfault.read.files import open_regular
+from firstfault.read.formats.log_steps import Dumped, Gave, Given, Identity, Named, Nameless, Raised, Step, steps
+from firstfault.read.formats.text_blocks import Unit, units
+from firstfault.record import layout, schema
 
 MAIN = "main"
+"""The process of a call that does not name one: the log's own."""
+FLASHINFER = "flashinfer"
+"""Target of the calls in FlashInfer's log, which says nothing of exceptions."""
+NAMELESS = "(tensors without their call)"
+"""The operator of what was pasted without the line that names its call."""
+
+_OWN: Identity = (MAIN, 0)
+_CALL = re.compile(
+    rb"(?:SGLang|SGLANG) Kernel API Call: |FlashInfer API Call: |^[ \t]{0,16}(?:arg\[0\]=)?Tensor\(", re.MULTILINE
+)
+_SNIFFED = 64 * 2**20
+_SNIFFED_AT_ONCE = 2**20
+_OVERLAP = 64
+_MOST_OPEN = 256
+_MOST_STACKS = 4096
 
 
 def is_kernel_api_log(path: Path) -> bool:
-    """Whether the first MiB of a file holds a call's line."""
-    with path.open("rb") as file:
-        return re.search(rb"(SGLang|SGLANG) Kernel API Call: |FlashInfer API Call: ", file.read(_SNIFFED)) is not None
+    """Whether the first 64 MiB of a file hold a call's line, or a tensor as such a log prints it.
 
-
-@dataclass
-class _Section:
-    """The block being read: which side of a call, and its lines."""
-
-    side: str
-    lines: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Pending:
-    """A call whose block is still being read; it is given out when the block ends."""
-
-    record: schema.Call
-    line: int
-    process: str = MAIN
-    given: bool = False
+    Raises:
+        UnreadableInput: it cannot be opened, or is no regular file.
+    """
+    with open_regular(path) as file:
+        seen, read = b"", 0
+        while read < _SNIFFED and (chunk := file.read(_SNIFFED_AT_ONCE)):
+            seen = seen[-_OVERLAP:] + chunk
+            if _CALL.search(seen):
+                return True
+            read += len(chunk)
+    return False
 
 
 class KernelApiLog:
-    """A text log; each identity that it names is a process."""
+    """A text log; each process that it names is one, and what names none is of the log's own."""
 
     kind = "kernel API log"
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.size = path.stat().st_size
         self.problems = Problems()
+        with open_regular(path) as file:
+            self.size = os.fstat(file.fileno()).st_size
         self._count = 0
-        self._open: dict[str, list[tuple[int, str]]] = {}
-        self._call: _Pending | None = None
-        self._section: _Section | None = None
+        self._describes = False
+        self._open: dict[Identity, list[tuple[int, str]]] = {}
+        self._call: tuple[schema.Call, int, Identity] | None = None
+        self._early_dumps: dict[str, schema.Dump] = {}
+        self._last = False
+        self._torn = False
+        self._ready: list[Event] = []
 
     def events(self, advance: Advance) -> Iterator[Event]:
         """Every call, return, exception and dump in the log."""
-        with self.path.open("rb") as file:
-            number = 0
-            raw = b""
-            while raw := file.readline(_LONGEST_LINE):
-                number += 1
-                advance(len(raw))
-                yield from self._line(raw.decode("utf-8", "replace").rstrip("\r\n"), number)
-                if not raw.endswith(b"\n"):
-                    self.problems.add("the last line is torn")
-        yield from self._flush()
+        ready = self._ready
+        with open_regular(self.path) as file:
+            before: Unit | None = None
+            for unit in units(file, advance, self.problems):
+                if before is not None:
+                    self._take(before)
+                    yield from ready
+                    ready.clear()
+                before = unit
+        if before is not None:
+            self._last = True
+            self._torn = not before.text.endswith("\n") and before.text != ""
+            self._take(_marked(before) if self._torn else before)
+        self._give_call()
+        yield from ready
+        if self._torn:
+            self.problems.add("the last line is torn")
 
-    def _line(self, line: str, number: int) -> Iterator[Event]:
-        first = line[:1]
-        if first == " ":
-            self._indented(line)
-        elif first == "[" and (match := _HEAD.match(line)):
-            yield from self._flush()
-            yield from self._head(match, number)
-        elif line in _SECTIONS:
-            yield from self._begin_section(line)
-        elif first == "=":
-            yield from self._flush()
-        elif (dump := _dump_line(line)) is not None:
-            yield from self._flush()
-            yield from self._dump(dump)
-        elif self._section is not None and line and not line.startswith("-----"):
-            self._continue(line)
+    def _take(self, unit: Unit) -> None:
+        """The steps of a unit, one after the other."""
+        stamp, found = steps(unit.text)
+        for step in found:
+            if type(step) is Named:
+                self._begin(step, step.stamp or stamp, unit.line)
+            elif type(step) is Given:
+                self._give(step)
+            elif type(step) is Gave:
+                self._return(step, unit.line)
+            else:
+                self._rarer(step, stamp, unit.line)
+        if unit.ended:
+            self._give_call()
 
-    def _indented(self, line: str) -> None:
-        if self._section is not None:
-            if len(self._section.lines) < _LONGEST_SECTION:
-                self._section.lines.append(line)
-        elif self._call is not None and (match := _IDENTITY.fullmatch(line)):
-            self._identify(match[1], match[2])
+    def _rarer(self, step: Step, stamp: str, line: int) -> None:
+        self._give_call()
+        if isinstance(step, Dumped):
+            self._dump(step)
+        elif isinstance(step, Raised):
+            self._raise(step, step.stamp or stamp, line)
+        elif isinstance(step, Nameless) and self._count == 0:
+            self._begin(Named(step.line, NAMELESS, "", False, None), stamp, line)
+            self._give(Given(step.args, None, True))
 
-    def _begin_section(self, title: str) -> Iterator[Event]:
-        side = _SECTIONS[title]
-        if side in ("output", "value"):
-            yield from self._flush()
-        else:
-            yield from self._end_section(0)
-        self._section = _Section(side)
+    def _begin(self, step: Named, stamp: str, line: int) -> None:
+        self._give_call()
+        self._count += 1
+        identity = _OWN if step.identity is None else self._known(step.identity)
+        target = FLASHINFER if step.flashinfer else "boundary"
+        call = schema.Call(self._count, _nanoseconds(stamp) if stamp else 0, step.op, target, 0, identity[1])
+        self._call = (call, line + step.line, identity)
 
-    def _continue(self, line: str) -> None:
-        """A line without indent inside a section: the rest of a multi-line ``repr``, or the program's own."""
-        assert self._section is not None
-        if len(self._section.lines) < _LONGEST_SECTION:
-            self._section.lines.append("        " + line)
-
-    def _head(self, match: re.Match[str], number: int) -> Iterator[Event]:
-        t = _nanoseconds(match["stamp"])
-        if match["what"] == "Call":
-            self._count += 1
-            self._call = _Pending(schema.Call(self._count, t, match["rest"].strip()), number)
-            return
-        found = _EXCEPTION.fullmatch(match["rest"])
-        op, kind, message = (found["op"], found["type"], found["message"]) if found else (match["rest"], "", "")
-        yield from self._raise(op, schema.Raise(0, t, kind, message.removesuffix(")")), number)
-
-    def _raise(self, op: str, record: schema.Raise, number: int) -> Iterator[Event]:
-        """Close the innermost open call of that name, and those inside it, wherever it is open."""
-        for process, stack in self._open.items():
-            for depth in range(len(stack) - 1, -1, -1):
-                if stack[depth][1] == op:
-                    record.n = stack[depth][0]
-                    del stack[depth:]
-                    yield Event(process, record, number)
-                    return
-        self.problems.add("an exception line names a call that is not open")
-
-    def _identify(self, pid: str, tid: str) -> None:
-        assert self._call is not None
-        self._call.process = f"{pid}/{tid}"
-        self._call.record.tid = int(tid[:18])
-
-    def _give(self) -> Iterator[Event]:
-        """Give out the call whose block has ended."""
-        pending, self._call = self._call, None
-        if pending is None:
-            return
-        stack = self._open.setdefault(pending.process, [])
-        pending.record.parent = stack[-1][0] if stack else 0
-        stack.append((pending.record.n, pending.record.op))
-        del stack[:-256]  # below level 3 nothing closes a call
-        yield Event(pending.process, pending.record, pending.line)
-
-    def _end_section(self, number: int) -> Iterator[Event]:
-        """Take in the section that has ended; an output closes a call."""
-        section, self._section = self._section, None
-        if section is None or section.side == "ignored":
-            return
-        if section.side in ("args", "kwargs"):
-            self._take_inputs(section)
-        elif section.side == "value":
-            yield from self._return(values.parse(section.lines), [], MAIN, number)
-        else:
-            parsed, identity = _entries(tuple(section.lines))
-            mutated = parsed.pop("mutated", None)
-            names = mutated.repr.split(", ") if isinstance(mutated, schema.Opaque) and mutated.repr else []
-            yield from self._return(parsed.get("return"), names, identity or MAIN, number)
-
-    def _take_inputs(self, section: _Section) -> None:
+    def _give(self, step: Given) -> None:
+        self._describes = True
+        self._check_whole(step.whole)
         if self._call is None:
             return
-        parsed, _ = _entries(tuple(section.lines))
-        if section.side == "args":
-            self._call.record.args = list(parsed.values())
-            self._call.record.kwargs = self._call.record.kwargs or {}
-        else:
-            self._call.record.args = self._call.record.args or []
-            self._call.record.kwargs = parsed
+        call = self._call[0]
+        call.args = step.args if step.args is not None else call.args or []
+        call.kwargs = step.kwargs if step.kwargs is not None else call.kwargs or {}
 
-    def _return(self, out: schema.Value, mutated: list[str], process: str, number: int) -> Iterator[Event]:
-        stack = self._open.get(process)
+    def _give_call(self) -> None:
+        """Give out the call whose arguments have all been read."""
+        if self._call is None:
+            return
+        (call, line, identity), self._call = self._call, None
+        stack = self._open.get(identity)
+        if stack is None:
+            stack = self._open[identity] = []
+        if call.target == FLASHINFER:
+            _forget_lost(stack, call.op)
+        if self._describes and stack:
+            call.parent = stack[-1][0]
+        stack.append((call.n, call.op))
+        if len(stack) > _MOST_OPEN:  # below level 3 nothing closes a call
+            del stack[0]
+        self._ready.append(Event(identity[0], call, line))
+        if self._early_dumps and (early := self._early_dumps.pop(_file_name(call.op), None)) is not None:
+            early.n = call.n
+            self._ready.append(Event(identity[0], early))
+
+    def _return(self, step: Gave, line: int) -> None:
+        self._describes = True
+        self._give_call()
+        self._check_whole(step.whole)
+        identity = step.identity or _OWN
+        stack = self._open.get(identity)
         if not stack:
             self.problems.add("an output belongs to no open call (the log begins in the middle, or threads share it)")
             return
         n, _ = stack.pop()
-        yield Event(process, schema.Return(n, 0, described=True, out=out, mutated=mutated), number)
+        record = schema.Return(n, 0, described=True, out=step.out, mutated=step.mutated)
+        self._ready.append(Event(identity[0], record, line + step.line))
 
-    def _dump(self, record: schema.Dump) -> Iterator[Event]:
-        for process, stack in self._open.items():
-            if stack:
-                record.n = stack[-1][0]
-                yield Event(process, record)
-                return
+    def _raise(self, step: Raised, stamp: str, line: int) -> None:
+        """Close the innermost open call of the exception's operator, and those inside it, wherever it is open."""
+        record = schema.Raise(0, _nanoseconds(stamp) if stamp else 0, step.exception, step.message)
+        for identity in [step.identity] if step.identity else list(self._open):
+            stack = self._open.get(identity, [])
+            for depth in range(len(stack) - 1, -1, -1):
+                if stack[depth][1] == step.op or (self._torn and stack[depth][1].startswith(step.op)):
+                    record.n = stack[depth][0]
+                    del stack[depth:]
+                    self._ready.append(Event(identity[0], record, line + step.line))
+                    return
+        self.problems.add("an exception line names a call that is not open")
 
-    def _flush(self) -> Iterator[Event]:
-        """End whatever block is being read."""
-        inputs = self._section is None or self._section.side in ("args", "kwargs", "ignored")
-        if inputs:
-            yield from self._end_section(0)
-            yield from self._give()
-        else:
-            yield from self._give()
-            yield from self._end_section(0)
+    def _dump(self, step: Dumped) -> None:
+        """A dump belongs to the innermost open call of the operator that its folder names."""
+        named = layout.parse_dump_name(Path(step.path).name) if step.path else None
+        record = schema.Dump(0, step.side, step.path, skipped=step.skipped)
+        if step.early and named:
+            if step.side == "inputs" and len(self._early_dumps) < _MOST_OPEN:
+                self._early_dumps[named[2]] = record
+            return
+        for identity, stack in self._open.items():
+            for n, op in reversed(stack):
+                if named is None or _file_name(op) == named[2]:
+                    record.n = n
+                    self._ready.append(Event(identity[0], record))
+                    return
+
+    def _known(self, identity: Identity) -> Identity:
+        """The thread that a call names, unless the log names more than are kept apart."""
+        if identity in self._open or len(self._open) < _MOST_STACKS:
+            return identity
+        self.problems.add(f"calls of more than {_MOST_STACKS} threads are taken for those of one")
+        return (MAIN, -1)
+
+    def _check_whole(self, whole: bool) -> None:
+        if self._last and not whole:
+            self.problems.add("the last block is torn: the log ends in the middle of a value")
 
 
-def _dump_line(line: str) -> schema.Dump | None:
-    """The line that tells of a dump, ours or a peer's, if it is one."""
-    if match := _DUMPED.fullmatch(line):
-        return schema.Dump(0, (match[1] or match[2]).lower(), match[3])
-    if line.startswith(_SKIPPED):
-        return schema.Dump(0, "inputs", skipped=line.removeprefix(_SKIPPED))
-    return None
+def _marked(unit: Unit) -> Unit:
+    """The last unit of a torn log; a name that the end of the file may have cut short says so."""
+    last_line = unit.text.rpartition("\n")[2]
+    return unit._replace(text=unit.text + "…") if _CALL.search(last_line.encode()) else unit
 
 
-@lru_cache(maxsize=4096)
-def _parse_entry(lines: tuple[str, ...]) -> schema.Value:
-    return values.parse(list(lines))
+def _forget_lost(stack: list[tuple[int, str]], op: str) -> None:
+    """FlashInfer's APIs do not call themselves: one that is open still has ended in an exception."""
+    for depth, (_, name) in enumerate(stack):
+        if name == op:
+            del stack[depth:]
+            return
 
 
-def _entries(lines: tuple[str, ...]) -> tuple[dict[str, schema.Value], str]:
-    """The named values of a section, and the identity line in it, if there is one."""
-    found: dict[str, list[str]] = {}
-    identity = ""
-    current: list[str] = []
-    for line in lines:
-        if match := _IDENTITY.fullmatch(line):
-            identity = f"{match[1]}/{match[2]}"
-        elif match := _ENTRY.fullmatch(line):
-            current = found.setdefault(match["name"], [])
-            current.append(match["rest"])
-        else:
-            current.append(line)
-    return {name: _parse_entry(tuple(value)) for name, value in found.items()}, identity
+@lru_cache(maxsize=1024)
+def _file_name(op: str) -> str:
+    """An operator as the name of its dump spells it."""
+    named = layout.parse_dump_name(layout.dump_name("20260101_000000_000", 0, op, 1))
+    return named[2] if named else op
 
 
 @lru_cache(maxsize=64)
 def _nanoseconds(stamp: str) -> int:
     """Local time, as the log prints it, in nanoseconds since the epoch."""
     try:
-        return int(time.mktime(datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S").timetuple())) * 10**9
+        return int(time.mktime(time.strptime(stamp, "%Y-%m-%d %H:%M:%S"))) * 10**9
     except (ValueError, OverflowError):
         return 0

@@ -3,31 +3,34 @@
     read(Path("inputs.pt"))  →  {"arg_0": SavedTensor(shape=(8, 1024), dtype="torch.bfloat16", …)}
 
 A ``.pt`` file is a zip archive whose ``data.pkl`` rebuilds tensors by calling functions. Here every name in
-it resolves to an inert stand-in that remembers what it was called with. The interpreter of the pickle is
-the pure-Python one: it keeps its memo in a dict, where the C one sizes an array by a number in the file.
+it is an inert stand-in, and a call of one is looked up in a table of a few; anything else that a pickle can
+ask for is refused. The interpreter is the pure-Python one: it keeps its memo in a dict, where the C one sizes
+an array by a number in the file.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import pickle
 import zipfile
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import IO, Any, BinaryIO, ClassVar, TypeVar, cast
 
 from firstfault.errors import UnreadableInput
-from firstfault.read.formats.values import element_size
+from firstfault.read.files import open_regular
+from firstfault.read.formats import saved_tensor
+from firstfault.read.formats.saved_tensor import SavedTensor
+from firstfault.read.formats.values import plain_text
 from firstfault.record import schema
 
-if TYPE_CHECKING:
-    import numpy
+T = TypeVar("T")
 
-LARGEST_PICKLE = 64 * 2**20
-LARGEST_VALUES = 2**30
-"""Bytes of one tensor up to which its values are read for statistics."""
+LARGEST_PICKLE = 32 * 2**20
+MOST_READS = 10_000_000
+"""Reads from a pickle, of which an opcode takes one or two: some seconds, and some hundred MB of stack."""
+LARGEST_DIRECTORY = 16 * 2**20
+"""Bytes of the list of a zip archive's entries; each becomes half a kB of objects."""
 
 _STORAGE_DTYPES = {
     "DoubleStorage": "float64",
@@ -42,76 +45,119 @@ _STORAGE_DTYPES = {
     "BoolStorage": "bool",
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
+    "QUInt8Storage": "quint8",
+    "QInt8Storage": "qint8",
+    "QInt32Storage": "qint32",
 }
-_NUMPY_DTYPES = {
-    "bool": "u1",
-    **{name: name for name in ("float16", "float32", "float64", "complex64", "complex128")},
-    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-
-
-@dataclass(frozen=True)
-class SavedTensor:
-    """One tensor of an archive; offset and stride in elements, None where the layout has none."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    stride: tuple[int, ...] | None
-    offset: int
-    storage: str
-    location: str
-
-    def described(self) -> schema.Tensor:
-        """As a record's tensor; the device is the one that it was saved from, if the archive says so."""
-        return schema.Tensor(
-            shape=self.shape,
-            dtype=self.dtype,
-            device=self.location,
-            stride=self.stride,
-            offset=self.offset,
-            nbytes=math.prod(self.shape) * element_size(self.dtype),
-            contiguous=self.stride is None or self.stride == _contiguous_stride(self.shape),
-        )
+_OPCODES = (
+    pickle.PROTO + pickle.FRAME + pickle.STOP + pickle.POP + pickle.POP_MARK + pickle.MARK + pickle.NONE
+    + pickle.NEWTRUE + pickle.NEWFALSE + pickle.BININT + pickle.BININT1 + pickle.BININT2 + pickle.LONG1
+    + pickle.BINFLOAT + pickle.BINUNICODE + pickle.SHORT_BINUNICODE + pickle.BINSTRING + pickle.SHORT_BINSTRING
+    + pickle.BINBYTES + pickle.SHORT_BINBYTES + pickle.EMPTY_TUPLE + pickle.TUPLE + pickle.TUPLE1 + pickle.TUPLE2
+    + pickle.TUPLE3 + pickle.EMPTY_LIST + pickle.APPEND + pickle.APPENDS + pickle.EMPTY_DICT + pickle.SETITEM
+    + pickle.SETITEMS + pickle.BINGET + pickle.LONG_BINGET + pickle.BINPUT + pickle.LONG_BINPUT + pickle.MEMOIZE
+    + pickle.GLOBAL + pickle.STACK_GLOBAL + pickle.BINPERSID + pickle.REDUCE + pickle.NEWOBJ + pickle.BUILD
+)  # fmt: skip
+"""What ``torch.save`` writes, with any protocol; no sets, no extension registry, no bytearrays."""
 
 
 class Inert:
-    """Stands for any class, function or object that a pickle names; it can be called and does nothing."""
+    """Stands for any class, function or object that a pickle names."""
 
-    def __init__(self, name: str = "", args: tuple[Any, ...] = ()) -> None:
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.args = args
-
-    def __call__(self, *args: Any) -> Inert:
-        """Remember the call."""
-        return Inert(self.name, args)
-
-    def __setstate__(self, state: object) -> None:
-        """Leave the state alone."""
-
-    def append(self, item: object) -> None:
-        """Take part in a pickled list."""
-
-    def extend(self, items: object) -> None:
-        """Take part in a pickled list."""
-
-    def __setitem__(self, key: object, value: object) -> None:
-        """Take part in a pickled dict."""
 
 
 class _Interpreter(pickle._Unpickler):
-    """A pickle interpreter that resolves every name to an inert stand-in."""
+    """A pickle interpreter in which nothing of what a pickle names is ever run."""
 
-    dispatch: ClassVar[dict[int, Any]] = {
-        code: handler
-        for code, handler in pickle._Unpickler.dispatch.items()
-        if code not in (*pickle.BYTEARRAY8, *pickle.EXT1, *pickle.EXT2, *pickle.EXT4, *pickle.NEXT_BUFFER)
-    }
+    dispatch: ClassVar[dict[int, Any]] = {code: pickle._Unpickler.dispatch[code] for code in _OPCODES}
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
 
     def find_class(self, module: str, name: str) -> Any:
-        return _rebuilders.get(f"{module}.{name}", Inert(f"{module}.{name}"))
+        return Inert(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
         return pid
+
+    def load_reduce(self) -> None:
+        arguments = self.stack.pop()
+        named = self.stack[-1]
+        if not isinstance(named, Inert) or not isinstance(arguments, tuple):
+            raise pickle.UnpicklingError("it calls what is no function")
+        self.stack[-1] = _call(named, arguments)
+
+    def load_build(self) -> None:
+        self.stack.pop()  # the state of an object that is not built
+
+    def load_append(self) -> None:
+        item = self.stack.pop()
+        self._to(list).append(item)
+
+    def load_appends(self) -> None:
+        items = self.pop_mark()
+        self._to(list).extend(items)
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._set([key, value])
+
+    def load_setitems(self) -> None:
+        self._set(self.pop_mark())
+
+    def _set(self, items: list[Any]) -> None:
+        """Only keys that hash at once: a tuple of tuples of … takes for ever."""
+        target = self._to(dict)
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(key, (str, int)):
+                raise pickle.UnpicklingError("a dict's key is neither text nor a number")
+            target[key] = value
+
+    def _to(self, kind: type) -> Any:
+        if type(self.stack[-1]) is not kind:
+            raise pickle.UnpicklingError("it puts an item into what is no container")
+        return self.stack[-1]
+
+    for _opcode, _handler in (
+        (pickle.REDUCE, load_reduce),
+        (pickle.NEWOBJ, load_reduce),
+        (pickle.BUILD, load_build),
+        (pickle.APPEND, load_append),
+        (pickle.APPENDS, load_appends),
+        (pickle.SETITEM, load_setitem),
+        (pickle.SETITEMS, load_setitems),
+    ):
+        dispatch[_opcode[0]] = _handler
+
+
+class _Budgeted(io.BytesIO):
+    """A pickle's bytes, of which only so many reads are granted."""
+
+    _left = MOST_READS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise pickle.UnpicklingError("it has more opcodes than any dump")
+        return super().read(size)
+
+
+class _Bounded:
+    """A file of which no single read may be larger than the list of a zip archive's entries."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+        self._read = file.read
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to ``size`` bytes, or all there are, within the bound."""
+        data = self._read(LARGEST_DIRECTORY + 1 if size < 0 else min(size, LARGEST_DIRECTORY + 1))
+        if len(data) > LARGEST_DIRECTORY:
+            raise UnreadableInput("its list of entries is larger than that of any dump")
+        return data
 
 
 def read(path: Path) -> dict[str, SavedTensor]:
@@ -120,75 +166,93 @@ def read(path: Path) -> dict[str, SavedTensor]:
     Raises:
         UnreadableInput: it is no archive of ``torch.save``, or it is damaged.
     """
-    with _opened(path) as archive:
-        return _read(archive, path)
+    with open_regular(path) as file:
+        return _guarded(path, lambda: _read(*_opened(file)))
 
 
-def statistics(path: Path, key: str, described: schema.Tensor) -> None:
-    """Read the values of one tensor and write their statistics into ``described``, as far as numpy can.
+def add_statistics(path: Path, described: Mapping[str, schema.Tensor]) -> None:
+    """Read the values of some tensors and write their statistics into what describes them, by key.
 
     Raises:
         UnreadableInput: the archive is damaged.
     """
-    with _opened(path) as archive:
-        saved = _read(archive, path).get(key)
-        values = None if saved is None else _values(archive, saved)
-    if values is not None:
-        _fill(described, values)
+
+    def add(archive: zipfile.ZipFile, folder: str) -> None:
+        saved = _read(archive, folder)
+        for key in described.keys() & saved.keys():
+            entry = _stored(archive, f"{folder}data/{saved[key].storage}")
+            with archive.open(entry) as storage:
+                saved_tensor.add_statistics(saved[key], storage, 0, entry.file_size, described[key])
+
+    with open_regular(path) as file:
+        _guarded(path, lambda: add(*_opened(file)))
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
+def _guarded(path: Path, read_it: Callable[[], T]) -> T:
+    """What ``read_it`` gives; whatever goes wrong in a damaged archive is one kind of error, with the path."""
     try:
-        return zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        return read_it()
+    except UnreadableInput as error:
+        raise UnreadableInput(f"{path}: {error}") from error
+    except zipfile.BadZipFile as error:
         raise UnreadableInput(f"{path} is not a whole torch.save archive ({error})") from error
+    except KeyError as error:
+        raise UnreadableInput(f"{path} is damaged: it refers to {error}, which it does not hold") from error
+    except Exception as error:  # a damaged pickle or zip fails in as many ways as it has fields
+        raise UnreadableInput(f"{path} is damaged ({type(error).__name__}: {error})") from error
 
 
-def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, SavedTensor]:
-    try:
-        entry = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)
-        if entry is None:
-            raise UnreadableInput(f"{path} holds no data.pkl; it is not a torch.save archive")
-        pickled = _member(archive, entry, LARGEST_PICKLE)
-        found = _Interpreter(io.BytesIO(pickled)).load()
-    except UnreadableInput:
-        raise
-    except Exception as error:  # a damaged pickle fails in as many ways as there are opcodes
-        raise UnreadableInput(f"{path} holds a damaged pickle ({type(error).__name__}: {error})") from error
+def _opened(file: BinaryIO) -> tuple[zipfile.ZipFile, str]:
+    """The archive, and the folder in it that everything lies in."""
+    archive = zipfile.ZipFile(cast(IO[bytes], _Bounded(file)))
+    name = next((name for name in archive.namelist() if f"/{name}".endswith("/data.pkl")), None)
+    if name is None:
+        raise UnreadableInput("it holds no data.pkl; it is not a torch.save archive")
+    return archive, name.removesuffix("data.pkl")
+
+
+def _read(archive: zipfile.ZipFile, folder: str) -> dict[str, SavedTensor]:
+    entry = _stored(archive, f"{folder}data.pkl")
+    if entry.file_size > LARGEST_PICKLE:
+        raise UnreadableInput(f"its pickle has {entry.file_size} bytes, more than the {LARGEST_PICKLE} that are read")
+    with archive.open(entry) as member:
+        pickled = member.read(entry.file_size)
+    found = _Interpreter(_Budgeted(pickled), encoding="utf-8", errors="replace").load()
     if not isinstance(found, dict):
-        raise UnreadableInput(f"{path} does not hold tensors by name")
-    return {str(key): value for key, value in found.items() if isinstance(value, SavedTensor)}
+        raise UnreadableInput("it does not hold tensors by name")
+    return {plain_text(str(key)): value for key, value in found.items() if isinstance(value, SavedTensor)}
 
 
-def _member(archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
-    info = archive.getinfo(name)
-    if info.file_size > largest:
-        raise UnreadableInput(f"{name} claims {info.file_size} bytes, more than the {largest} that are read")
-    with archive.open(info) as member:
-        return member.read(info.file_size)
+def _stored(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """An entry, as ``torch.save`` writes them; a compressed one could be larger than any disk."""
+    entry = archive.getinfo(name)
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise UnreadableInput("it is compressed, which torch.save never does")
+    return entry
 
 
 # --- what torch's rebuild functions make of their arguments
 
 
+def _call(named: Inert, arguments: tuple[Any, ...]) -> Any:
+    rebuild = _REBUILDERS.get(named.name)
+    return Inert(named.name) if rebuild is None else rebuild(*arguments)
+
+
 def _rebuild(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> SavedTensor:
-    _, kind, key, location, _ = storage
-    dtype = next((item.name.removeprefix("torch.") for item in reversed(rest) if isinstance(item, Inert)), "")
-    if not dtype:
-        dtype = _STORAGE_DTYPES.get(str(getattr(kind, "name", "")).removeprefix("torch."), "unknown")
-    return SavedTensor(_integers(size), f"torch.{dtype}", _integers(stride), int(offset), str(key), str(location))
-
-
-def _rebuild_parameter(data: Any, *_: Any) -> Any:
-    return data
+    kind, key, location = _storage(storage)
+    named = next((item.name for item in reversed(rest) if isinstance(item, Inert)), "")
+    dtype = named.removeprefix("torch.") or _STORAGE_DTYPES.get(kind, "unknown")
+    (begin,) = _integers((offset,))
+    return SavedTensor(_integers(size), f"torch.{dtype}", _integers(stride), begin, key, location)
 
 
 def _rebuild_quantized(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> SavedTensor:
-    kind = str(getattr(storage[1], "name", "")).removeprefix("torch.").removesuffix("Storage").lower()
-    return SavedTensor(_integers(size), f"torch.{kind}", _integers(stride), int(offset), str(storage[2]), "cpu")
+    return _rebuild(storage, offset, size, stride)
 
 
 def _rebuild_sparse(_layout: Any, data: Any) -> Any:
+    """Its values, with the shape of the whole."""
     values = next((item for item in reversed(data) if isinstance(item, SavedTensor)), None)
     size = next((item for item in reversed(data) if isinstance(item, (tuple, list)) and _all_integers(item)), ())
     if values is None:
@@ -196,82 +260,38 @@ def _rebuild_sparse(_layout: Any, data: Any) -> Any:
     return SavedTensor(_integers(size), values.dtype, None, 0, values.storage, values.location)
 
 
-def _size(values: Any = ()) -> tuple[int, ...]:
-    return _integers(values)
+def _rebuild_subclass(function: Any, _kind: Any, arguments: Any, _state: Any) -> Any:
+    """The plain tensor that a subclass is saved as."""
+    if not isinstance(function, Inert) or not isinstance(arguments, tuple):
+        raise pickle.UnpicklingError("it calls what is no function")
+    return _call(function, arguments)
+
+
+def _storage(storage: Any) -> tuple[str, str, str]:
+    """Class, key and device of what torch refers to a storage by."""
+    _, kind, key, location, _ = storage
+    if not (isinstance(kind, Inert) and isinstance(key, str) and isinstance(location, str)):
+        raise pickle.UnpicklingError("it refers to no storage")
+    return kind.name.removeprefix("torch.").removeprefix("storage."), key, plain_text(location)
 
 
 def _integers(values: Any) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+    if not isinstance(values, (tuple, list)) or not _all_integers(values):
+        raise pickle.UnpicklingError("a tensor's layout is not of whole numbers")
+    return tuple(values)
 
 
 def _all_integers(values: Any) -> bool:
-    return all(isinstance(value, int) for value in values)
+    return all(type(value) is int for value in values)
 
 
-_rebuilders: dict[str, Any] = {
+_REBUILDERS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v2": _rebuild,
     "torch._utils._rebuild_tensor_v3": _rebuild,
-    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch._utils._rebuild_parameter": lambda data, *_: data,
     "torch._utils._rebuild_qtensor": _rebuild_quantized,
     "torch._utils._rebuild_sparse_tensor": _rebuild_sparse,
-    "torch.Size": _size,
-    "collections.OrderedDict": OrderedDict,
+    "torch._tensor._rebuild_from_type_v2": _rebuild_subclass,
+    "torch.Size": lambda values=(): _integers(values),
+    "collections.OrderedDict": lambda *_: {},
 }
-
-
-# --- values
-
-
-def _contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
-
-
-def _values(archive: zipfile.ZipFile, saved: SavedTensor) -> numpy.ndarray[Any, Any] | None:
-    """The tensor's values, widened to what numpy has; None where that cannot be done."""
-    name = saved.dtype.removeprefix("torch.")
-    if saved.stride is None or (name not in _NUMPY_DTYPES and name != "bfloat16") or 0 in saved.shape:
-        return None
-    entry = next((member for member in archive.namelist() if member.endswith(f"/data/{saved.storage}")), None)
-    if entry is None or archive.getinfo(entry).file_size > LARGEST_VALUES:
-        return None
-    import numpy  # 60 ms that only a dump's values need
-
-    data = numpy.frombuffer(_member(archive, entry, LARGEST_VALUES), numpy.uint8)
-    itemsize = element_size(saved.dtype)
-    last = saved.offset + sum((extent - 1) * step for extent, step in zip(saved.shape, saved.stride, strict=True))
-    if saved.offset < 0 or min(saved.stride, default=0) < 0 or (last + 1) * itemsize > len(data):
-        raise UnreadableInput(f"{archive.filename}: a tensor reaches beyond its storage")
-    dtype = numpy.dtype("uint16" if name == "bfloat16" else _NUMPY_DTYPES[name])
-    usable = data[: len(data) // itemsize * itemsize].view(dtype)[saved.offset :]
-    strided = numpy.lib.stride_tricks.as_strided(
-        usable, saved.shape, [step * itemsize for step in saved.stride], writeable=False
-    )
-    if name == "bfloat16":
-        return (strided.astype(numpy.uint32) << 16).view(numpy.float32)
-    return strided
-
-
-def _fill(described: schema.Tensor, values: numpy.ndarray[Any, Any]) -> None:
-    import numpy
-
-    if values.dtype.kind == "c":
-        values = numpy.abs(values)
-    if values.dtype.kind != "f":
-        described.min, described.max = int(values.min()), int(values.max())
-        described.mean = float(values.mean(dtype=numpy.float64))
-        return
-    nan = numpy.isnan(values)
-    described.nan_count, described.inf_count = int(nan.sum()), int(numpy.isinf(values).sum())
-    good = values[~nan]
-    with numpy.errstate(all="ignore"):
-        bounds = (float(good.min()), float(good.max())) if good.size else (math.nan, math.nan)
-        mean = float(values.mean(dtype=numpy.float64))
-    described.min, described.max, described.mean = map(_named, (*bounds, mean))
-
-
-def _named(value: float) -> schema.Statistic:
-    return value if math.isfinite(value) else str(value)

@@ -48,7 +48,12 @@ class Segments:
         """Open the next segment; the last one stays in use should that fail."""
         header = self._header(self._index + 1)
         following = AppendFile(layout.segment(self.folder, self._index + 1))
-        following.write(header)
+        try:
+            following.write(header)
+        except OSError:  # a later attempt must not find half a header
+            following.close()
+            following.path.unlink(missing_ok=True)
+            raise
         self.close()
         self._file = following
         self._index += 1

@@ -20,13 +20,17 @@ class Stream:
         """Write ``data`` and flush.
 
         Raises:
-            OSError, ValueError: the stream is closed or broken.
+            OSError: the stream is closed or broken.
         """
         stream = getattr(sys, self._name)
         if stream is None:
             raise OSError(f"sys.{self._name} is None")
-        stream.write(data.decode("utf-8", errors="replace"))
-        stream.flush()
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        try:
+            stream.write(data.decode("utf-8", "replace").encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except Exception as error:  # the program may have put any object in the stream's place
+            raise OSError(str(error)) from error
 
     def close(self) -> None:
         """Nothing to give back: the stream is the program's."""

@@ -1,0 +1,5 @@
+"""``python -m firstfault``."""
+
+from firstfault.cli import main
+
+main()

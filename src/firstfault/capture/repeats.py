@@ -1,0 +1,116 @@
+"""Calls that look like one before → the text that was written for it.
+
+A serving loop repeats its layouts, and describing each anew at every step is most of what a text log costs at
+level 3. Whether tensors look as they did is asked of torch's own guards, those of ``torch.compile``: one call
+that compares class, dispatch keys, dtype, device, shape, stride and ``requires_grad`` of all of them (1.5 µs
+for two tensors, where reading those one by one takes 9), and that no mode or trace of the program sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+"""None in a torch without them: every call is then described anew."""
+
+_function_modes = torch._C._is_torch_function_mode_enabled
+
+MOST_LAYOUTS = 8
+"""Layouts that are kept of one operator: a decode step has few; the least recently seen goes first."""
+
+MOST_VALUES = 64
+LONGEST_STRING = 200
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_COMPARABLE = frozenset((bool, int, float, str, type(None)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What a call looked like, and the text of it."""
+
+    types: tuple[type, ...]
+    names: tuple[str, ...]
+    tensors: tuple[int, ...]
+    others: tuple[int, ...]
+    values: list[Any]
+    looks_the_same: Callable[..., bool]
+    text: bytes
+
+
+class Repeats:
+    """The texts of the last layouts of each operator, for one side of its calls."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[str, list[_Layout]] = {}
+
+    def find(self, op: str, values: tuple[Any, ...], names: tuple[str, ...]) -> bytes | None:
+        """The text of an earlier call of ``op`` that this one would be written as too.
+
+        Args:
+            op: the operator.
+            values: positional arguments, then those by keyword.
+            names: the keywords.
+        """
+        layouts = self._layouts.get(op)
+        if layouts is None or _function_modes():  # such a mode would see us look at the tensors
+            return None
+        types = tuple(map(type, values))
+        for layout in layouts:
+            if (
+                layout.types == types
+                and layout.names == names
+                and all(_has_strides(values[index]) for index in layout.tensors)
+                and layout.looks_the_same(*[values[index] for index in layout.tensors])
+                and [values[index] for index in layout.others] == layout.values
+            ):
+                if layout is not layouts[0]:
+                    layouts.remove(layout)
+                    layouts.insert(0, layout)
+                return layout.text
+        return None
+
+    def keep(self, op: str, values: tuple[Any, ...], names: tuple[str, ...], text: bytes) -> None:
+        """Remember the text that was written for ``values``, if all in them can be compared."""
+        types = tuple(map(type, values))
+        if _Guards is None or len(values) > MOST_VALUES or not all(map(_comparable, values)):
+            return
+        tensors = tuple(index for index, kind in enumerate(types) if kind in _PLAIN)
+        others = tuple(index for index, kind in enumerate(types) if kind not in _PLAIN)
+        try:
+            same = _guard([values[index] for index in tensors])
+        except RuntimeError:  # no strides: sparse, nested
+            return
+        layout = _Layout(types, names, tensors, others, [values[index] for index in others], same, text)
+        layouts = self._layouts.setdefault(op, [])
+        layouts.insert(0, layout)
+        del layouts[MOST_LAYOUTS:]
+
+
+def _comparable(value: Any) -> bool:
+    kind = type(value)
+    if kind in _PLAIN:
+        return _has_strides(value)
+    if kind is str:
+        return len(value) <= LONGEST_STRING
+    return kind in _COMPARABLE and not (kind is float and value == 0)  # 0.0 equals -0.0 and prints differently
+
+
+def _has_strides(tensor: torch.Tensor) -> bool:
+    """Whether torch's guards may be asked: of a tensor without strides they end the process (``std::terminate``)."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _guard(tensors: list[torch.Tensor]) -> Callable[..., bool]:
+    """What tells whether other tensors look exactly like these; it keeps none of them alive."""
+    if not tensors:
+        return lambda: True
+    check: Callable[..., bool] = _Guards(
+        *tensors,
+        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+    ).check
+    return check

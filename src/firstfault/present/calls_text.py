@@ -1,0 +1,97 @@
+"""Records of any source as SGLang's kernel API text log prints them, call by call.
+
+    ================================================================================
+    [2026-03-19 00:47:30] SGLang Kernel API Call: RMSNorm.forward
+
+The blocks stand in the order in which they were written; a single-threaded process's are what its own text
+log holds.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from firstfault.read.events import Event
+from firstfault.read.formats.kernel_api_log import MAIN
+from firstfault.record import schema, text_log
+
+MOST_OPEN = 10_000
+"""Calls whose end is awaited; a log below level 3 does not say when any ends."""
+
+
+def texts(events: Iterable[Event], op: str, last: int | None) -> Iterator[str]:
+    """The blocks of the calls whose operator matches a shell-style pattern.
+
+    Args:
+        events: the records.
+        op: the pattern.
+        last: how many of the last calls of each process; all if left out.
+    """
+    printer = Printer(op)
+    if last is None:
+        yield from filter(None, map(printer.block, events))
+        return
+    kept: dict[str, deque[list[str]]] = {}
+    for event in events:
+        text = printer.block(event)
+        if not text:
+            continue
+        blocks = kept.setdefault(event.process, deque(maxlen=last))
+        if isinstance(event.record, schema.Call) or not blocks:
+            blocks.append([text])
+        else:
+            blocks[-1].append(text)
+    for blocks in kept.values():
+        for parts in blocks:
+            yield from parts
+
+
+class Printer:
+    """Records → their text, for the operators that match a pattern; names the process where there are several."""
+
+    def __init__(self, op: str) -> None:
+        self._pattern = op
+        self._ops: dict[tuple[str, int], tuple[str, int]] = {}
+        self._main: tuple[int, int] | None = None
+        self._pids: dict[str, int] = {}
+
+    def block(self, event: Event) -> str:
+        """The text of one record, empty where it is not asked for."""
+        record = event.record
+        if isinstance(record, schema.Call):
+            return self._begun(event.process, record)
+        if isinstance(record, schema.Header):
+            self._pids[event.process] = record.pid
+            self._main = self._main or (record.pid, record.main_tid)
+        elif isinstance(record, schema.Dump) and (event.process, record.n) in self._ops:
+            return text_log.dumped(record)
+        elif isinstance(record, (schema.Return, schema.Raise)):
+            return self._ended(event.process, record)
+        return ""
+
+    def _begun(self, process: str, record: schema.Call) -> str:
+        if not fnmatch.fnmatchcase(record.op, self._pattern):
+            return ""
+        self._ops[process, record.n] = (record.op, record.tid)
+        if len(self._ops) > MOST_OPEN:
+            del self._ops[next(iter(self._ops))]
+        return text_log.call(record, self._identity(process, record.tid))
+
+    def _ended(self, process: str, record: schema.Return | schema.Raise) -> str:
+        op, tid = self._ops.pop((process, record.n), ("", 0))
+        if not op:
+            return ""
+        identity = self._identity(process, tid)
+        if isinstance(record, schema.Return):
+            return text_log.returned(record, identity)
+        return text_log.raised(record, op, identity)
+
+    def _identity(self, process: str, tid: int) -> str:
+        """The line that names process and thread, for all but the main thread of the first process."""
+        if self._main is None:  # a text log or dumps: as they name them
+            named = process.removeprefix("pid ")
+            return text_log.identity(int(named), tid) if process != MAIN and tid and named.isdecimal() else ""
+        pid = self._pids.get(process, 0)
+        return "" if (pid, tid) == self._main else text_log.identity(pid, tid)

@@ -1,0 +1,193 @@
+"""What the calls of an operator that came back looked like: the measure for one that did not.
+
+One name can stand for several uses: ``MultiPlatformOp.forward`` is a norm here and a rotary embedding there.
+So the calls of a name are told apart by where their tensors stand and how many dimensions each has; such a
+``Variant`` keeps what its calls had in common, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias
+
+from firstfault.record import schema
+
+MOST_VARIANTS = 4000
+MOST_TENSORS = 32
+"""Tensors of one call that are compared."""
+LONGEST_LABEL = 200
+_LABELS = [f"arg[{index}]" for index in range(MOST_TENSORS)]
+_MOST_LAYOUTS = 256
+_MOST_NAMES = 16
+
+Labelled: TypeAlias = tuple[str, schema.Tensor]
+Position: TypeAlias = tuple[str, int]
+"""One dimension of one argument."""
+
+
+def tensors(label: str, value: schema.Value) -> Iterator[Labelled]:
+    """The tensors in a value, with the path to each."""
+    if isinstance(value, schema.Tensor):
+        yield label, value
+    elif isinstance(value, schema.Sequence):
+        for index, item in enumerate(value.items):
+            yield from tensors(f"{label}[{index}]", item)
+    elif isinstance(value, schema.Mapping):
+        for key, item in zip(value.keys, value.values, strict=False):
+            yield from tensors(f"{label}.{key}" if value.fields else f"{label}[{key}]", item)
+
+
+def inputs(record: schema.Call) -> Iterator[tuple[str, schema.Value]]:
+    """The arguments of a call by name, ``arg[0]`` for positional ones."""
+    for index, value in enumerate(record.args or ()):
+        yield _LABELS[index] if index < MOST_TENSORS else f"arg[{index}]", value
+    yield from (record.kwargs or {}).items()
+
+
+@dataclass(slots=True)
+class Layouts:
+    """What the tensors in one place had in common.
+
+    Attributes:
+        dims: each dimension's extent where all agreed, else None.
+        dtypes, devices: those seen.
+        always_contiguous: whether all were.
+        largest: the most bytes of one.
+        magnitude: the largest finite magnitude of a value, where statistics were recorded.
+        not_finite: in how many calls it held NaN or an infinity.
+    """
+
+    dims: list[int | None]
+    dtypes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    always_contiguous: bool = True
+    largest: int = 0
+    magnitude: float = 0.0
+    not_finite: int = 0
+
+    def add(self, tensor: schema.Tensor) -> None:
+        """Take in a tensor that is laid out as none before it."""
+        self.dims = [known if known == extent else None for known, extent in zip(self.dims, tensor.shape, strict=True)]
+        self.dtypes = _with(self.dtypes, tensor.dtype)
+        self.devices = _with(self.devices, tensor.device)
+        self.always_contiguous &= tensor.contiguous
+        self.largest = max(self.largest, tensor.nbytes)
+
+    def add_values(self, tensor: schema.Tensor) -> None:
+        """Take in what the values of one more looked like."""
+        self.magnitude = max(self.magnitude, largest_magnitude(tensor))
+        self.not_finite += bool(tensor.nan_count or tensor.inf_count)
+
+
+@dataclass(slots=True)
+class Tie:
+    """Dimensions that had the same extent in every call; ``varied`` tells that the extent itself changed."""
+
+    extent: int
+    varied: bool = False
+
+
+@dataclass(slots=True)
+class Variant:
+    """The calls of an operator with tensors of the same ranks in the same places."""
+
+    op: str
+    count: int = 0
+    places: dict[str, Layouts] = field(default_factory=dict)
+    ties: dict[Position, Tie] = field(default_factory=dict)
+    last_dims: set[tuple[int, ...]] = field(default_factory=set)
+    """The last dimensions of all tensors, as calls had them together."""
+
+    def add(self, found: list[Labelled]) -> None:
+        """Take in a call whose layout is new."""
+        for label, tensor in found:
+            self.places.setdefault(label, Layouts(list(tensor.shape))).add(tensor)
+        self._tie({(label, dim): extent for label, tensor in found for dim, extent in enumerate(tensor.shape)})
+        if len(self.last_dims) < _MOST_LAYOUTS:
+            self.last_dims.add(last_dims(found))
+
+    def _tie(self, extents: dict[Position, int]) -> None:
+        """Dimensions stay tied as long as they have the same extent."""
+        regrouped: dict[tuple[int, int], Tie] = {}
+        for position, extent in extents.items():
+            tie = self.ties.get(position)
+            key = (id(tie), extent)
+            if key not in regrouped:
+                regrouped[key] = Tie(extent, tie is not None and (tie.varied or tie.extent != extent))
+        self.ties = {position: regrouped[id(self.ties.get(position)), extent] for position, extent in extents.items()}
+
+
+class Earlier:
+    """The variants of all operators, learned call by call."""
+
+    def __init__(self) -> None:
+        self._variants: dict[tuple[str, tuple[tuple[str, int], ...]], Variant] = {}
+        self._layouts: dict[int, Variant] = {}
+
+    def learn(self, record: schema.Call) -> None:
+        """Take in a call that came back."""
+        found = compared(record)
+        if not found:
+            return
+        layout = hash((record.op, tuple((label, t.shape, t.dtype, t.device, t.contiguous) for label, t in found)))
+        variant = self._layouts.get(layout)
+        if variant is None:
+            variant = self._take_in(record.op, found, layout)
+        if variant is None:
+            return
+        variant.count += 1
+        for label, tensor in found:
+            if tensor.mean is not None:
+                variant.places[label].add_values(tensor)
+
+    def of(self, record: schema.Call) -> Variant | None:
+        """The earlier calls that are like this one, if there were any."""
+        return self._variants.get((record.op, _ranks(compared(record))))
+
+    def variants(self, op: str) -> list[Variant]:
+        """All uses of an operator's name."""
+        return [variant for (name, _), variant in self._variants.items() if name == op]
+
+    def _take_in(self, op: str, found: list[Labelled], layout: int) -> Variant | None:
+        key = (op, _ranks(found))
+        variant = self._variants.get(key)
+        if variant is None:
+            if len(self._variants) >= MOST_VARIANTS:
+                return None
+            variant = self._variants[key] = Variant(op)
+        variant.add(found)
+        if len(self._layouts) < MOST_VARIANTS * 4:
+            self._layouts[layout] = variant
+        return variant
+
+
+def compared(record: schema.Call) -> list[Labelled]:
+    """The tensors of a call that are compared with those of others."""
+    found: list[Labelled] = []
+    for label, value in inputs(record):
+        if type(value) is schema.Tensor:  # most are, and this is done for every call of a log
+            found.append((label, value))
+        elif isinstance(value, (schema.Sequence, schema.Mapping)):
+            found += islice(tensors(label, value), MOST_TENSORS)
+    return [item for item in found[:MOST_TENSORS] if len(item[0]) <= LONGEST_LABEL]
+
+
+def last_dims(found: Iterable[Labelled]) -> tuple[int, ...]:
+    """The last dimension of each tensor, 1 for those without."""
+    return tuple(tensor.shape[-1] if tensor.shape else 1 for _, tensor in found)
+
+
+def largest_magnitude(tensor: schema.Tensor) -> float:
+    """Of its finite minimum and maximum; 0 where neither is known."""
+    low, high = tensor.min, tensor.max
+    return max(abs(low) if isinstance(low, (int, float)) else 0.0, abs(high) if isinstance(high, (int, float)) else 0.0)
+
+
+def _ranks(found: list[Labelled]) -> tuple[tuple[str, int], ...]:
+    return tuple((label, len(tensor.shape)) for label, tensor in found)
+
+
+def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return names if name in names or len(names) >= _MOST_NAMES else (*names, name)

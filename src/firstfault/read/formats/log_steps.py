@@ -1,0 +1,250 @@
+"""What the text between two rules of a kernel API log says, step by step.
+
+    [2026-03-19 00:47:30] SGLang Kernel API Call: RMSNorm.forward    →  Named("RMSNorm.forward", …)
+    Positional input arguments:                                         Given("args", {"arg[0]": …}, …)
+      arg[0]=Tensor( …
+    Output:                                                             Gave(…)
+      return=Tensor( …
+
+A serving loop prints the same again and again but for the time, so the steps of a unit are kept by the rest
+of its text. They know nothing of other units: which call an output belongs to is not decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from firstfault.read.formats import values
+from firstfault.read.formats.text_blocks import Block, blocks, is_flattened, unflatten
+from firstfault.record import schema
+
+Identity: TypeAlias = tuple[str, int]
+"""Process and thread, where the log names them."""
+
+LONGEST_NAME = 1000
+LONGEST_MESSAGE_LINES = 50
+LARGEST_SECTION = 8 * 2**20
+
+_STAMP_LENGTH = len("[2026-03-19 00:47:30] ")
+_KEPT_UNIT = 8192
+"""Longer units are taken apart anew each time: what is kept of earlier ones stays within some MB."""
+_HEAD = re.compile(
+    r"(?:\[(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] )?"
+    r"(?P<writer>SGLang Kernel|SGLANG Kernel|FlashInfer) API (?P<what>Call|Exception): (?P<rest>.*)"
+)
+_EXCEPTION = re.compile(r"(?P<op>.*?) \((?P<type>[^\W\d][\w.]*): (?P<message>.*)", re.DOTALL)
+_IDENTITY = re.compile(r"^  process=(\d{1,18}) thread=(\d{1,18})$", re.MULTILINE)
+_SECTIONS = {
+    "Positional input arguments:": "args",
+    "Keyword input arguments:": "kwargs",
+    "Default parameters (not explicitly provided):": "ignored",
+    "Output:": "output",
+    "Output value:": "value",
+}
+_DUMPED = re.compile(r"(?:Dumped (inputs|outputs) to|(Inputs|Outputs) dumped to): (.*?)( \(size: .*)?")
+_SKIPPED = "Tensor dump skipped: "
+
+
+class Named(NamedTuple):
+    """A call began. An empty stamp is that of the unit."""
+
+    line: int
+    op: str
+    stamp: str
+    flashinfer: bool
+    identity: Identity | None
+
+
+class Given(NamedTuple):
+    """The call was given these arguments; ``whole`` tells whether their text went on to its end."""
+
+    args: list[schema.Value] | None
+    kwargs: dict[str, schema.Value] | None
+    whole: bool
+
+
+class Nameless(NamedTuple):
+    """Arguments without the line that names their call, as people paste them."""
+
+    line: int
+    args: list[schema.Value]
+
+
+class Gave(NamedTuple):
+    """A call came back."""
+
+    line: int
+    out: schema.Value
+    mutated: list[str]
+    identity: Identity | None
+    whole: bool
+
+
+class Raised(NamedTuple):
+    """A call ended in an exception."""
+
+    line: int
+    op: str
+    stamp: str
+    exception: str
+    message: str
+    identity: Identity | None
+
+
+class Dumped(NamedTuple):
+    """One side of a call was saved, or why it was not; ``early`` tells that the call is yet to be named."""
+
+    side: str
+    path: str
+    skipped: str | None
+    early: bool
+
+
+Step: TypeAlias = Named | Given | Nameless | Gave | Raised | Dumped
+
+
+def steps(text: str) -> tuple[str, tuple[Step, ...]]:
+    """The stamp of a unit's first line, if it has one, and the steps of the unit."""
+    stamp = ""
+    if text[:1] == "[" and text[_STAMP_LENGTH - 2 : _STAMP_LENGTH] == "] ":
+        stamp, text = text[1 : _STAMP_LENGTH - 2], text[_STAMP_LENGTH:]
+    return stamp, (_steps(text) if len(text) > _KEPT_UNIT else _kept_steps(text))
+
+
+def _steps(text: str) -> tuple[Step, ...]:
+    return tuple(_Unit(text).steps())
+
+
+_kept_steps = lru_cache(maxsize=1024)(_steps)
+
+
+class _Unit:
+    """One unit being taken apart."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._section: tuple[str, int, list[str]] | None = None
+        self._exception: tuple[re.Match[str], int, Identity | None, list[str]] | None = None
+        self._size = 0
+
+    def steps(self) -> Iterator[Step]:
+        """Its steps."""
+        for block in blocks(self._text):
+            yield from self._take(block)
+        yield from self._flush()
+
+    def _take(self, block: Block) -> Iterator[Step]:
+        title = block.title
+        if (side := _SECTIONS.get(title)) is not None:
+            yield from self._flush()
+            self._section, self._size = (side, block.line, []), 0
+            self._go_on(block.body)
+        elif title[:1] in ("=", "[", "S", "F", "P", "K", "O") and is_flattened(title):
+            for restored in unflatten(block):
+                yield from self._take(restored)
+        elif title[:1] == "=":
+            yield from self._flush()
+        elif title[:1] in ("[", "S", "F") and (match := _HEAD.match(title)):
+            yield from self._flush()
+            yield from self._head(match, block)
+        elif (dump := _dump_line(title)) is not None:
+            yield from self._flush()
+            yield dump
+        else:
+            yield from self._other(block)
+
+    def _head(self, match: re.Match[str], block: Block) -> Iterator[Step]:
+        identity = _identity(block.body)
+        if match["what"] == "Exception":
+            self._exception = (match, block.line, identity, [match["rest"].rstrip()])
+        else:
+            op = match["rest"].strip()[:LONGEST_NAME]
+            yield Named(block.line, op, match["stamp"] or "", match["writer"] == "FlashInfer", identity)
+            if block.body.lstrip().startswith("arg["):  # pasted without the title of the section
+                self._section, self._size = ("args", block.line, [block.body]), 0
+
+    def _other(self, block: Block) -> Iterator[Step]:
+        """A line without indent that is no title: the rest of a ``repr`` or message, or the program's own."""
+        text = f"{block.title}\n{block.body}" if block.body else block.title
+        if self._exception is not None:
+            lines = self._exception[3]
+            if lines[-1].endswith(")") or len(lines) >= LONGEST_MESSAGE_LINES:
+                yield from self._flush()
+            else:
+                lines.append(block.title)
+        elif self._section is not None:
+            if not block.title.startswith("-----"):
+                self._go_on(text)
+        elif block.title.lstrip().startswith("arg["):
+            self._section, self._size = ("args", block.line, [text]), 0
+        elif block.title.lstrip().startswith("Tensor("):
+            self._section, self._size = ("nameless", block.line, ["arg[0]=" + text.lstrip()]), 0
+
+    def _go_on(self, text: str) -> None:
+        """More lines of the section, up to what one may hold."""
+        assert self._section is not None
+        self._size += len(text)
+        if text and self._size <= LARGEST_SECTION:
+            self._section[2].append(text)
+
+    def _flush(self) -> Iterator[Step]:
+        """End what is being read."""
+        section, self._section = self._section, None
+        exception, self._exception = self._exception, None
+        if section is not None:
+            yield from _section_steps(section[0], section[1], "\n".join(section[2]))
+        if exception is not None:
+            match, line, identity, lines = exception
+            yield _raised(match, line, identity, "\n".join(lines))
+
+
+def _section_steps(side: str, line: int, body: str) -> Iterator[Step]:
+    if side == "value":
+        value, whole = values.parse(body)
+        yield Gave(line, value, [], None, whole)
+    elif side == "output":
+        yield _gave(line, body)
+    elif side == "kwargs":
+        found, whole = values.section(body)
+        yield Given(None, {name[:LONGEST_NAME]: value for name, value in found.items()}, whole)
+    elif side == "nameless":
+        yield Nameless(line, _positional(values.unindented(body)))
+    elif side == "args":
+        taken = values.section(body)
+        yield Given(_positional(taken), None, taken.whole)
+
+
+def _positional(section: values.Section) -> list[schema.Value]:
+    return [value for name, value in section.values.items() if name.startswith("arg[")]
+
+
+def _gave(line: int, body: str) -> Gave:
+    identity = _identity(body)
+    found, whole = values.section(_IDENTITY.sub("", body) if identity else body)
+    mutated = found.get("mutated")
+    names = mutated.repr.split(", ") if isinstance(mutated, schema.Opaque) and mutated.repr else []
+    return Gave(line, found.get("return"), names, identity, whole)
+
+
+def _raised(match: re.Match[str], line: int, identity: Identity | None, text: str) -> Raised:
+    found = _EXCEPTION.fullmatch(text)
+    op, kind, message = (found["op"], found["type"], found["message"]) if found else (text, "", "")
+    return Raised(line, op[:LONGEST_NAME], match["stamp"] or "", kind, message.removesuffix(")").rstrip("\n"), identity)
+
+
+def _identity(body: str) -> Identity | None:
+    match = _IDENTITY.search(body) if "thread=" in body else None
+    return (f"pid {match[1]}", int(match[2])) if match else None
+
+
+def _dump_line(line: str) -> Dumped | None:
+    """What a line tells of a dump, ours or a peer's, if it does."""
+    if line[:1] not in ("D", "T", "I", "O"):
+        return None
+    if match := _DUMPED.fullmatch(line):
+        early = match[2] is not None or match[4] is not None  # FlashInfer saves before it names the call
+        return Dumped((match[1] or match[2]).lower(), match[3], None, early)
+    return Dumped("inputs", "", line.removeprefix(_SKIPPED), early=False) if line.startswith(_SKIPPED) else None

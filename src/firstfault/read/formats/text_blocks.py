@@ -1,0 +1,138 @@
+"""A text log → units between rules → blocks: an unindented line and the indented ones below it.
+
+    ================================================================================   ← rule
+    [2026-03-19 00:47:30] SGLang Kernel API Call: RMSNorm.forward                      ← a block of one line
+    Positional input arguments:                                                        ← title
+      arg[0]=Tensor(                                                                   ← body
+          shape=(1, 1024)
+
+Blocks that a chat or a web page has flattened on one line get their line breaks back.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from firstfault.read.events import Advance, Problems
+from firstfault.record.text_log import RULE
+
+CHUNK = 2**20
+LONGEST_BLOCK = 4 * 2**20
+"""Characters between two rules, or of one block, that are taken together; a longer block is cut."""
+
+_RULE_LINE = RULE + "\n"
+_START = re.compile(r"\n(?=[^ ])")
+_HEAD = r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?(?:SGLang Kernel|SGLANG Kernel|FlashInfer) API (?:Call|Exception): "
+_TITLE = r"(?:Positional|Keyword) input arguments:|Output:"
+_MARK = re.compile(rf"={{8,}}|{_HEAD}|{_TITLE}")
+_FLATTENED = re.compile(rf"(?:={{8,}} (?={_HEAD})|{_HEAD}(?=.* (?:(?:{_TITLE}) |={{8,}}|arg\[\d+\]=))|(?:{_TITLE}) )")
+_FIRST_ARGUMENT = re.compile(r" (?=arg\[\d+\]=)")
+_BREAK = re.compile(
+    r"(?<=[(\[{]) (?=\S)"  # after a bracket that opened a line's end
+    r"|(?<!,) (?=[)\]}](?: |$))"  # before one that stood on a line of its own
+    r"|(?<!,) (?=(?:arg\[\d+\]|[^\W\d]\w*)=)"
+    r"|(?<!,) (?=\[\d+\] |'[^']*': |\.\.\. \(\d+ more items\))"
+)
+
+
+class Unit(NamedTuple):
+    """What stands between two rules; ``line`` is where it begins in the file, from 1."""
+
+    line: int
+    text: str
+    ended: bool
+    """Whether a rule follows it."""
+
+
+class Block(NamedTuple):
+    """A title with the indented lines below it; ``line`` counts from its unit's first."""
+
+    line: int
+    title: str
+    body: str
+
+
+def units(file: BinaryIO, advance: Advance, problems: Problems) -> Iterator[Unit]:
+    """The units of a file, in constant memory; the last one has no rule after it."""
+    line, rest = 1, ""
+    for text in _texts(file, advance):
+        *whole, rest = (rest + text).split(_RULE_LINE)
+        for unit in whole:
+            yield Unit(line, unit, ended=True)
+            line += unit.count("\n") + 1
+        if len(rest) > LONGEST_BLOCK:
+            kept = _last_start(rest)
+            if kept == 0:
+                problems.add(f"a block of more than {LONGEST_BLOCK} characters was cut")
+                kept = len(rest)
+            yield Unit(line, rest[:kept], ended=False)
+            line += rest.count("\n", 0, kept)
+            rest = rest[kept:]
+    yield Unit(line, rest, ended=False)
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks of a unit."""
+    line = 0
+    for block in _START.split(text):
+        title, _, body = block.rstrip("\n").partition("\n")
+        yield Block(line, title, body)
+        line += block.count("\n") + 1
+
+
+def is_flattened(title: str) -> bool:
+    """Whether a line holds what were several."""
+    return _FLATTENED.match(title) is not None
+
+
+def unflatten(block: Block) -> Iterator[Block]:
+    """The blocks that a flattened line was made of."""
+    marks = [*_MARK.finditer(block.title)]
+    ends = [mark.start() for mark in marks[1:]] + [len(block.title)]
+    for mark, end in zip(marks, ends, strict=True):
+        rest = block.title[mark.end() : end].strip()
+        if mark.group().endswith("arguments:") or mark.group() == "Output:":
+            yield Block(block.line, mark.group(), _restored(rest))
+        elif not mark.group().startswith("="):
+            op, *arguments = _FIRST_ARGUMENT.split(rest, maxsplit=1)
+            yield Block(block.line, mark.group() + op, "")
+            if arguments:
+                yield Block(block.line, "Positional input arguments:", _restored(arguments[0]))
+
+
+def _restored(text: str) -> str:
+    """The lines of a section's values, indented by how deep they are."""
+    lines, depth = [], 1
+    for part in _BREAK.split(text):
+        if part in (")", "]", "}"):
+            depth = max(depth - 1, 1)
+        lines.append("  " * depth + part)
+        if part[-1:] in ("(", "[", "{"):
+            depth += 1
+    return "\n".join(lines)
+
+
+def _last_start(text: str) -> int:
+    """Where the last block of a text begins."""
+    at = len(text) - 1
+    while (at := text.rfind("\n", 0, at)) >= 0:
+        if text[at + 1] != " ":
+            return at + 1
+    return 0
+
+
+def _texts(file: BinaryIO, advance: Advance) -> Iterator[str]:
+    """The file's text, with every kind of line break as ``\\n``."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    held = ""
+    while raw := file.read(CHUNK):
+        advance(len(raw))
+        text = held + decode(raw)
+        held = "\r" if text.endswith("\r") else ""  # the other half of its line break may follow
+        if "\r" in text:
+            text = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n")
+        yield text
+    yield held.replace("\r", "\n") + decode(b"", final=True)

@@ -1,0 +1,126 @@
+"""Start a program, let it end as it does, and ask ``firstfault report`` what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from firstfault.cli import app
+
+PROGRAMS = Path(__file__).parent / "programs"
+CRASHER = PROGRAMS / "crasher.py"
+FIRSTFAULT = [sys.executable, "-c", "from firstfault.cli import main; main()"]
+DEADLINE = 90.0
+"""Seconds after which a test stops waiting for what should take one."""
+
+_OURS = ("FIRSTFAULT_", "SGLANG_", "PYTHONPATH")
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Our own environment without anything that switches recording on, and ``changes``."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    return plain | {"OMP_NUM_THREADS": "1"} | changes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended: its exit status, or the signal's number below zero."""
+
+    pid: int
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Warm:
+    """The other end of ``programs/warm.py``."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "warm.py")],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, cwd: Path, *argv: str, **environ: str) -> Ended:
+        """Run a program to its end, in the folder ``cwd``."""
+        with self.running(cwd, *argv, **environ) as (pid, stdout, stderr):
+            status = self._answer()["status"]
+        return Ended(pid, status, stdout.read_text(), stderr.read_text())
+
+    @contextmanager
+    def running(self, cwd: Path, *argv: str, **environ: str) -> Iterator[tuple[int, Path, Path]]:
+        """A program that has been started: its process id, and where its output goes."""
+        stdout, stderr = cwd / "stdout.txt", cwd / "stderr.txt"
+        request = {"argv": argv, "environ": environment(**environ), "cwd": str(cwd)}
+        self._send(request | {"stdout": str(stdout), "stderr": str(stderr)})
+        yield self._answer()["pid"], stdout, stderr
+
+    def ended(self) -> int:
+        """Wait for the program that was left running."""
+        status: int = self._answer()["status"]
+        return status
+
+    def close(self) -> None:
+        """End the server."""
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait(DEADLINE)
+
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+
+    def _answer(self) -> dict[str, int]:
+        assert self._server.stdout is not None
+        ready, _, _ = select.select([self._server.stdout], [], [], DEADLINE)
+        assert ready, "the program did not end"
+        answer: dict[str, int] = json.loads(self._server.stdout.readline())
+        return answer
+
+
+def firstfault(*words: str | Path, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended:
+    """Run the command line in a process of its own."""
+    started = subprocess.Popen(
+        [*FIRSTFAULT, *map(str, words)],
+        env=dict(environ or environment()),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    stdout, stderr = started.communicate(timeout=DEADLINE)
+    return Ended(started.pid, started.returncode, stdout, stderr)
+
+
+def report(path: Path, *, status: int = 0) -> dict[str, Any]:
+    """What ``firstfault report PATH --json`` says; ``status`` is what it exits with."""
+    done = CliRunner().invoke(app, ["report", str(path), "--json"], catch_exceptions=False)
+    assert done.exit_code == status, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def until(condition: Any, what: str) -> Any:
+    """Wait until ``condition()`` gives something true, and give that back."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"still waiting for {what}")

@@ -1,0 +1,446 @@
+"""Every operator of PyTorch's own database that runs on CPU, recorded and not: nothing but the recording differs.
+
+    python -m tests.sweep --level 10 --limit 5 --workers 2
+
+For each operator, a few dtypes and samples: the result of a recorded call is that of an unrecorded one bit for
+bit, so are the arguments that it changed, the exception that it ends in and the state of the random numbers;
+and what a dump holds is what the call was given and what it gave. Exits with 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import math
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten
+
+from firstfault.capture import boundary, guard
+from firstfault.record import layout, schema
+from tests.unit.recording import Recording, bits, inputs_of, outputs_of, recording
+
+SEED = 20_260_319
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64)
+"""Of each operator: single precision, the first low precision that it has, integers, truth values, complex."""
+
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_")
+"""Operators that give whatever lay in memory."""
+
+WAYS: dict[str, tuple[int, dict[str, Any]]] = {
+    "3, text alone": (3, {"recording": None}),
+    "3": (3, {}),
+    "5": (5, {}),
+    "10": (10, {"dump_max_calls": 1}),
+}
+"""Ways of recording by name: level and settings."""
+
+
+@dataclass
+class Tally:
+    """What came of one operator.
+
+    Attributes:
+        name: the operator.
+        samples: inputs that were run.
+        calls: recorded calls.
+        raised: those among them that ended in an exception, as the unrecorded one did.
+        dumps: dumps that were read back.
+        tensors: tensors in them.
+        not_run: reasons by dtype.
+        wrong: what differed, each in one line.
+    """
+
+    name: str
+    samples: int = 0
+    calls: int = 0
+    raised: int = 0
+    dumps: int = 0
+    tensors: int = 0
+    not_run: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Outcome:
+    """How a call ended: its result or exception, its arguments then, and the random state then."""
+
+    result: Any
+    error: Exception | None
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    random_state: bytes
+
+
+# --- the operators
+
+
+@cache
+def operators() -> list[Any]:
+    """PyTorch's database; it takes seconds to build."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return list(op_db)
+
+
+def dtypes_of(op: Any) -> list[torch.dtype]:
+    """The dtypes that an operator is run with."""
+    supported = op.supported_dtypes("cpu")
+    low = next((dtype for dtype in LOW_PRECISION if dtype in supported), None)
+    return [dtype for dtype in DTYPES if dtype in supported and (dtype not in LOW_PRECISION or dtype == low)]
+
+
+def full_name(op: Any) -> str:
+    """Its name with the variant's, ``linalg.svd`` or ``norm.fro``."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def check(index: int, limit: int, ways: Sequence[str], folder: Path) -> Tally:
+    """Run one operator, by its place in the database."""
+    op = operators()[index]
+    tally = Tally(full_name(op))
+    if op.name in UNINITIALISED:
+        tally.not_run["all"] = "gives uninitialised memory"
+        return tally
+    dtypes = dtypes_of(op)
+    if not dtypes:
+        tally.not_run["all"] = "has none of the dtypes on CPU"
+    for dtype in dtypes:
+        reason = _check_dtype(op, dtype, limit, ways, folder, tally)
+        if reason is not None:
+            tally.not_run[str(dtype)] = reason
+    return tally
+
+
+def _check_dtype(
+    op: Any, dtype: torch.dtype, limit: int, ways: Sequence[str], folder: Path, tally: Tally
+) -> str | None:
+    """Run one operator with one dtype; return why that cannot be, if it cannot."""
+    _reset_random()
+    samples = 0
+    try:
+        drawn = list(itertools.islice(op.sample_inputs("cpu", dtype), limit))
+    except Exception as error:
+        return f"its samples cannot be made: {_line(error)}"
+    reasons: Counter[str] = Counter()
+    for number, sample in enumerate(drawn):
+        arguments = ((sample.input, *sample.args), dict(sample.kwargs))
+        for variant, func in (("", op.op), (" in place", op.get_inplace())):
+            if func is None:
+                continue
+            label = f"{tally.name}{variant} {dtype} sample {number}"
+            reason = _check_sample(func, arguments, label, ways, folder, tally)
+            samples += reason is None
+            if reason is not None:
+                reasons[reason] += 1
+    if samples == 0:
+        return reasons.most_common(1)[0][0] if reasons else "has no samples"
+    return None
+
+
+def _check_sample(func: Any, arguments: Any, label: str, ways: Sequence[str], folder: Path, tally: Tally) -> str | None:
+    try:
+        plain, again = _run(func, arguments), _run(func, arguments)
+    except NotCopied as reason:
+        return str(reason)
+    if plain.error is not None and isinstance(plain.error, AssertionError) and "CUDA" in str(plain.error):
+        return _line(plain.error)
+    if _difference(plain, again) is not None:
+        return "gives something else each time by itself"
+    tally.samples += 1
+    for way in ways:
+        level, chosen = WAYS[way]
+        place = folder / way.replace(", ", "-")
+        with recording(place, level, **chosen) as found:
+            recorded = _run(boundary.wrap(func, tally.name, is_method=False), arguments)
+            tally.calls += 1
+            tally.raised += recorded.error is not None
+            wrong = _difference(plain, recorded) or _records_wrong(found, way, recorded)
+            if wrong is None and level == 10:
+                wrong = _dump_wrong(found, arguments, recorded, tally)
+        shutil.rmtree(place)
+        if wrong is not None:
+            tally.wrong.append(f"{label}, level {way}: {wrong}")
+    return None
+
+
+class NotCopied(Exception):
+    """A sample that cannot be copied, so that a call could not be made twice; the text says why."""
+
+
+def _run(func: Any, arguments: Any) -> Outcome:
+    """Call ``func`` on a copy of the arguments."""
+    try:
+        args, kwargs = copy.deepcopy(arguments)
+    except Exception as error:
+        raise NotCopied(f"its samples cannot be copied: {_line(error)}") from error
+    _reset_random()
+    result, raised = None, None
+    try:
+        result = func(*args, **kwargs)
+    except Exception as error:
+        raised = error
+    return Outcome(result, raised, (args, kwargs), bits(torch.get_rng_state()))
+
+
+def _reset_random() -> None:
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+    np.random.seed(SEED)
+
+
+# --- comparing
+
+
+def _difference(one: Outcome, other: Outcome) -> str | None:
+    """What differs between two outcomes of the same call, or None."""
+    if (type(one.error), str(one.error)) != (type(other.error), str(other.error)):
+        return f"ended in {_line(other.error)} instead of {_line(one.error)}"
+    if one.random_state != other.random_state:
+        return "the state of the random numbers differs"
+    if not same_values(one.result, other.result):
+        return "the result differs"
+    if not same_values(one.arguments, other.arguments):
+        return "the arguments differ afterwards"
+    return None
+
+
+def same_values(left: Any, right: Any) -> bool:
+    """Whether two values agree in structure, type, layout and every bit."""
+    leaves, structure = tree_flatten(left)
+    other_leaves, other_structure = tree_flatten(right)
+    return structure == other_structure and all(map(_same_leaf, leaves, other_leaves))
+
+
+def _same_leaf(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return type(left) is type(right) and same_tensor(left, right)
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return type(left) is type(right) and (left is right or bool(left == right))
+
+
+def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors agree in type, layout and every bit; a lazy conjugate agrees with a real one."""
+    if (left.dtype, left.device, left.layout) != (right.dtype, right.device, right.layout):
+        return False
+    if left.layout != torch.strided or left.is_nested or left.is_quantized:
+        return all(same_tensor(*pair) for pair in zip(_parts(left), _parts(right), strict=True))
+    if left.device.type == "meta":
+        return (left.shape, left.stride()) == (right.shape, right.stride())
+    return (left.shape, left.stride()) == (right.shape, right.stride()) and bits(left) == bits(right)
+
+
+def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The plain tensors that an unusual one consists of."""
+    if tensor.is_nested:
+        return tensor.unbind()
+    if tensor.is_quantized:
+        return [tensor.int_repr()]
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor.to_dense()]
+
+
+# --- the recording
+
+
+def _records_wrong(found: Recording, way: str, outcome: Outcome) -> str | None:
+    """What is wrong with the records of the one call, or None."""
+    ending = "SGLang Kernel API Exception: " if outcome.error is not None else "\nOutput:\n"
+    if found.text().count("SGLang Kernel API Call: ") != 1 or found.text().count(ending) != 1:
+        return "the text log does not have it once"
+    if "alone" in way:
+        return None
+    expected: list[type] = [schema.Call, schema.Raise if outcome.error is not None else schema.Return]
+    kinds = [type(record) for record in found.records()]
+    return None if all(kinds.count(kind) == 1 for kind in expected) else f"the records are {kinds}"
+
+
+def _dump_wrong(found: Recording, given: Any, outcome: Outcome, tally: Tally) -> str | None:
+    """What is wrong with the dump of the one call, or None."""
+    (folder,) = found.dumps()
+    metadata = found.metadata(folder)
+    tally.dumps += 1
+    status = "completed" if outcome.error is None else "exception"
+    if metadata["execution_status"] != status:
+        return f"the dump says {metadata['execution_status']}"
+    held, paths = inputs_of(folder), metadata["tensor_paths"]
+    tally.tensors += len(held)
+    wrong = _not_the_same(held, {key: _at(given, paths[key]) for key in held}, "input")
+    lost = [key for key in metadata["not_captured"] if key not in ("inputs", "outputs")]
+    if wrong is None and len(held) + len(lost) != _count(given):
+        wrong = f"{_count(given)} tensors were given, {len(held)} are in the dump and {lost} were not captured"
+    if wrong is not None or outcome.error is not None:
+        return wrong
+    return _outputs_wrong(folder, metadata, given, outcome, tally)
+
+
+def _outputs_wrong(folder: Path, metadata: dict[str, Any], given: Any, outcome: Outcome, tally: Tally) -> str | None:
+    held = outputs_of(folder) if (folder / layout.OUTPUTS).exists() else {}
+    tally.tensors += len(held)
+    paths = metadata["tensor_paths"]
+    results = {key: _below(outcome.result, paths[key]) for key in metadata["output_tensor_keys"]}
+    changed = {
+        key: _at(outcome.arguments, paths[key.removeprefix("mutated_")]) for key in metadata["mutated_tensor_keys"]
+    }
+    wrong = _not_the_same(held, results | changed, "output")
+    if wrong is not None:
+        return wrong
+    if len(results) != _count(outcome.result):
+        return f"{_count(outcome.result)} tensors came back, {sorted(results)} are in the dump"
+    differing = [
+        f"mutated_{key}"
+        for key in metadata["input_tensor_keys"]
+        if not same_values(_at(given, paths[key]), _at(outcome.arguments, paths[key]))
+    ]
+    return None if sorted(differing) == sorted(changed) else f"{differing} changed, the dump has {sorted(changed)}"
+
+
+def _not_the_same(held: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], what: str) -> str | None:
+    if sorted(held) != sorted(expected):
+        return f"the {what}s in the dump are {sorted(held)}, and {sorted(expected)} by its metadata"
+    wrong = [key for key, tensor in held.items() if not same_tensor(tensor, expected[key])]
+    return f"the {what}s {wrong} in the dump differ" if wrong else None
+
+
+def _at(arguments: Any, path: list[Any]) -> Any:
+    """The value at a path that begins with a position or a keyword."""
+    args, kwargs = arguments
+    return _below(args[path[0]] if isinstance(path[0], int) else kwargs[path[0]], path[1:])
+
+
+def _below(value: Any, path: list[Any]) -> Any:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def _count(value: Any) -> int:
+    return sum(isinstance(leaf, torch.Tensor) for leaf in tree_flatten(value)[0])
+
+
+def _line(error: object) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:100]}" if text else type(error).__name__
+
+
+# --- running it
+
+
+def check_here(index: int, limit: int, ways: Sequence[str], memory: str | None) -> Tally:
+    """Run one operator in this process, in a folder of its own that is then removed."""
+    warnings.simplefilter("ignore")
+    errors: list[str] = []
+    real, guard.internal_error = guard.internal_error, lambda where, error: errors.append(f"{where}: {error!r}")
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    try:
+        tally = check(index, limit, ways, folder)
+    finally:
+        guard.internal_error = real
+        shutil.rmtree(folder)
+    tally.wrong += [f"{tally.name}: an error was swallowed in {error}" for error in errors]
+    return tally
+
+
+def run(indexes: Sequence[int], limit: int, ways: Sequence[str], workers: int) -> Iterator[Tally]:
+    """Run operators in worker processes, in the order that they finish.
+
+    Raises:
+        BrokenProcessPool: a worker died, as by a segmentation fault.
+    """
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = [pool.submit(check_here, index, limit, ways, memory) for index in indexes]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def summary(tallies: Sequence[Tally], seconds: float) -> str:
+    """The figures, what was not run and why, and what differed."""
+    ran = [tally for tally in tallies if tally.samples]
+    total = {
+        name: sum(getattr(tally, name) for tally in tallies)
+        for name in ("samples", "calls", "raised", "dumps", "tensors")
+    }
+    wrong = [line for tally in tallies for line in tally.wrong]
+    lines = [
+        f"operators: {len(ran)} of {len(tallies)} ran",
+        f"samples: {total['samples']}",
+        f"recorded calls: {total['calls']}, of which {total['raised']} ended in the exception that they end in anyway",
+        f"dumps read back: {total['dumps']}, with {total['tensors']} tensors",
+        f"differences: {len(wrong)}",
+        f"seconds: {seconds:.0f}",
+        "",
+        "| not run | dtypes | reason |",
+        "|---|---|---|",
+    ]
+    for tally in sorted(tallies, key=lambda tally: tally.name):
+        by_reason: dict[str, list[str]] = {}
+        for dtype, reason in tally.not_run.items():
+            by_reason.setdefault(reason, []).append(dtype.removeprefix("torch."))
+        lines += [f"| {tally.name} | {', '.join(dtypes)} | {reason} |" for reason, dtypes in by_reason.items()]
+    return "\n".join([*lines, *(["", "DIFFERENCES", *wrong] if wrong else [])])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what was asked for; 1 where anything differed."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--level", choices=["3", "5", "10"], help="one level; all three if left out")
+    parser.add_argument("--limit", type=int, default=5, help="samples of each operator and dtype (default 5)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--only", default="", help="operators whose name contains this")
+    chosen = parser.parse_args(argv)
+    ways = [way for way in WAYS if chosen.level in (None, way.split(",")[0])]
+    indexes = [index for index, op in enumerate(operators()) if chosen.only in full_name(op)]
+    begun = time.monotonic()
+    tallies: list[Tally] = []
+    try:
+        for tally in run(indexes, chosen.limit, ways, chosen.workers):
+            tallies.append(tally)
+            _progress(len(tallies), len(indexes), tallies)
+    except BrokenProcessPool:
+        print(f"\na worker died after {len(tallies)} operators", file=sys.stderr)
+        return 1
+    print(summary(tallies, time.monotonic() - begun))
+    return 1 if any(tally.wrong for tally in tallies) or not tallies else 0
+
+
+def _progress(done: int, total: int, tallies: Sequence[Tally]) -> None:
+    """One line that is written over on a terminal; a line every fifty operators elsewhere."""
+    wrong = sum(len(tally.wrong) for tally in tallies)
+    line = f"{done}/{total} operators, {sum(tally.calls for tally in tallies)} calls, {wrong} differences"
+    if sys.stderr.isatty():
+        print(f"\r{line}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+    elif done % 50 == 0 or done == total:
+        print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""What ``firstfault run`` notes of a command, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstfault import __version__, settings
+from firstfault.cli import session
+from firstfault.errors import SettingError, UsageError
+from firstfault.tools.runner import Ending
+
+
+def noted(folder: Path) -> dict[str, Any]:
+    """What ``session.json`` says."""
+    found: dict[str, Any] = json.loads((folder / "session.json").read_text())
+    return found
+
+
+class TestCreate:
+    def test_says_what_is_run_and_in_what(self, tmp_path: Path) -> None:
+        made = session.create(tmp_path / "new", ["python", "serve.py", "--tp", "8"])
+
+        found = noted(made.folder)
+        assert found["schema"] == 1
+        assert found["command"] == ["python", "serve.py", "--tp", "8"]
+        assert found["versions"]["firstfault"] == __version__
+        assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+        assert "torch" in found["versions"]
+        assert found["host"] == os.uname().nodename
+        assert found["platform"].startswith("Linux ")
+        assert found["started"] > 1.7e18
+        assert "exit_status" not in found
+
+    def test_only_its_owner_may_look(self, tmp_path: Path) -> None:
+        before = os.umask(0)
+        try:
+            made = session.create(tmp_path / "new", ["true"])
+            made.close(Ending(1, 0, None))
+        finally:
+            os.umask(before)
+
+        assert made.folder.stat().st_mode & 0o777 == 0o700
+        assert (made.folder / "session.json").stat().st_mode & 0o777 == 0o600
+
+    def test_default_folder_is_here_and_names_the_moment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+        made = session.create(None, ["true"])
+
+        assert made.folder.resolve().parent == tmp_path
+        assert made.folder.name.startswith("firstfault-2")
+        assert made.folder.name.endswith(f"-{os.getpid()}")
+
+    def test_empty_folder_will_do(self, tmp_path: Path) -> None:
+        assert session.create(tmp_path, ["true"]).folder == tmp_path
+
+    def test_other_recording_is_never_touched(self, tmp_path: Path) -> None:
+        first = session.create(tmp_path / "new", ["first"])
+        before = {path.name: path.read_bytes() for path in first.folder.iterdir()}
+
+        with pytest.raises(UsageError, match="is not empty; choose a new folder with --dir"):
+            session.create(tmp_path / "new", ["second"])
+
+        assert {path.name: path.read_bytes() for path in first.folder.iterdir()} == before
+
+    def test_file_in_the_way_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+
+        with pytest.raises(UsageError, match=r"cannot record to .*/file/new: Not a directory; choose another"):
+            session.create(tmp_path / "file" / "new", ["true"])
+
+
+class TestEnvironmentThatIsKept:
+    def test_only_what_changes_what_a_gpu_program_does(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in list(os.environ):
+            monkeypatch.delenv(name)
+        kept = {
+            "CUDA_VISIBLE_DEVICES": "0,1",
+            "NCCL_DEBUG": "INFO",
+            "TORCH_LOGS": "dynamo",
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+            "SGLANG_KERNEL_API_LOGLEVEL": "3",
+            "VLLM_USE_V1": "1",
+            "RANK": "3",
+            "WORLD_SIZE": "8",
+            "PYTHONHASHSEED": "0",
+            "USE_FLAGGEMS": "1",
+        }
+        others = {"HOME": "/root", "AWS_SECRET_ACCESS_KEY": "s3cr3t", "PATH": "/bin", "MY_RANK": "1", "RANKING": "1"}
+        for name, value in (kept | others).items():
+            monkeypatch.setenv(name, value)
+
+        made = session.create(tmp_path / "new", ["true"])
+
+        assert noted(made.folder)["environment"] == kept
+        assert "s3cr3t" not in (made.folder / "session.json").read_text()
+
+    @pytest.mark.parametrize(
+        ("name", "value", "shown"),
+        [
+            ("SGLANG_API_KEY", "s3cr3t", "[redacted]"),
+            ("HF_HUB_TOKEN", "s3cr3t", "[redacted]"),
+            ("VLLM_PASSWORD_FILE", "s3cr3t", "[redacted]"),
+            ("SGLANG_PROXY_URL", "http://me:s3cr3t@host:80/x", "http://[redacted]@host:80/x"),
+            ("VLLM_HEADER", "Authorization: Bearer s3cr3t", "Authorization: Bearer [redacted]"),
+            ("VLLM_MAX_TOKENS", "100", "100"),
+            ("SGLANG_TOKENIZER_PATH", "/models/x", "/models/x"),
+        ],
+    )
+    def test_secrets_are_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, shown: str
+    ) -> None:
+        monkeypatch.setenv(name, value)
+
+        made = session.create(tmp_path / "new", ["true"])
+
+        assert noted(made.folder)["environment"][name] == shown
+        assert "s3cr3t" not in (made.folder / "session.json").read_text()
+
+
+class TestRedact:
+    @pytest.mark.parametrize(
+        ("given", "shown"),
+        [
+            ("serve --api-key s3cr3t --port 1", "serve --api-key [redacted] --port 1"),
+            ("serve --api-key=s3cr3t --port 1", "serve --api-key=[redacted] --port 1"),
+            ("serve --API_KEY s3cr3t", "serve --API_KEY [redacted]"),
+            ("serve --apiKey s3cr3t", "serve --apiKey [redacted]"),
+            ("serve --hf-token s3cr3t", "serve --hf-token [redacted]"),
+            ("serve --password s3cr3t", "serve --password [redacted]"),
+            ("serve --db-password-file s3cr3t", "serve --db-password-file [redacted]"),
+            ("serve --api-key -s3cr3t --port 1", "serve --api-key [redacted] --port 1"),
+            ("serve --no-auth --port 1", "serve --no-auth --port 1"),
+            ("serve --no-auth -p 1", "serve --no-auth -p 1"),
+            ("env HF_TOKEN=s3cr3t python x.py", "env HF_TOKEN=[redacted] python x.py"),
+            ("curl http://me:s3cr3t@host/v1", "curl http://[redacted]@host/v1"),
+            ("python -c login('hf_s3cr3ts3cr3ts3cr3t')", "python -c login('[redacted]')"),
+            ("serve sk-s3cr3ts3cr3ts3cr3t", "serve [redacted]"),
+            ("serve --tokenizer-path /m --max-tokens 5", "serve --tokenizer-path /m --max-tokens 5"),
+            ("serve --max-total-tokens=5 --keys 2", "serve --max-total-tokens=5 --keys 2"),
+            ("serve --api-key", "serve --api-key"),
+            ("git clone https://host/a@b", "git clone https://host/a@b"),
+        ],
+    )
+    def test_hides_secrets_and_nothing_else(self, given: str, shown: str) -> None:
+        assert session.redact(given.split()) == shown.split()
+
+    def test_hides_a_header_in_one_word(self) -> None:
+        shown = session.redact(["curl", "-H", "Authorization: Bearer s3cr3t"])
+
+        assert shown == ["curl", "-H", "Authorization: Bearer [redacted]"]
+
+
+class TestClose:
+    @pytest.mark.parametrize(
+        ("ending", "status", "number"), [(Ending(42, 3, None), 3, None), (Ending(42, None, 9), None, 9)]
+    )
+    def test_adds_the_end(self, tmp_path: Path, ending: Ending, status: int | None, number: int | None) -> None:
+        made = session.create(tmp_path / "new", ["true"])
+        before = noted(made.folder)
+
+        made.close(ending)
+
+        after = noted(made.folder)
+        assert (after["pid"], after["exit_status"], after["signal"]) == (42, status, number)
+        assert after["ended"] >= before["started"]
+        assert {name: after[name] for name in before} == before
+        assert sorted(path.name for path in made.folder.iterdir()) == ["session.json"]
+
+    def test_longest_end_fits_into_what_was_kept_free_for_it(self, tmp_path: Path) -> None:
+        made = session.create(tmp_path / "new", ["true"])
+        size = (made.folder / "session.json").stat().st_size
+
+        session._write_over(
+            made.folder,
+            noted(made.folder) | {"pid": 2**22, "ended": 2**62, "exit_status": None, "signal": 64},
+        )
+
+        assert (made.folder / "session.json").stat().st_size == size
+        assert noted(made.folder)["signal"] == 64
+
+    @pytest.mark.parametrize("left", [None, b"", b"[]", b'{"schema": 1'])
+    def test_session_that_the_command_has_spoilt_is_one_line(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], left: bytes | None
+    ) -> None:
+        made = session.create(tmp_path / "new", ["true"])
+        if left is None:
+            (made.folder / "session.json").unlink()
+        else:
+            (made.folder / "session.json").write_bytes(left)
+
+        made.close(Ending(42, 0, None))
+
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(f"firstfault: cannot finish {made.folder}/session.json: ")
+        assert shown.err.count("\n") == 1
+
+
+class TestDiscard:
+    def test_takes_the_folder_that_it_made(self, tmp_path: Path) -> None:
+        made = session.create(tmp_path / "new", ["true"])
+        (made.folder / "stderr.tail").write_text("")
+
+        made.discard()
+
+        assert list(tmp_path.iterdir()) == []
+
+    def test_leaves_the_one_that_was_there(self, tmp_path: Path) -> None:
+        session.create(tmp_path, ["true"]).discard()
+
+        assert tmp_path.is_dir()
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestEnvironment:
+    def test_switches_recording_on(self, tmp_path: Path) -> None:
+        given = {"PATH": "/bin", "PYTHONPATH": "/mine", "FIRSTFAULT_LOGLEVEL": "1"}
+
+        changed = session.environment(given, tmp_path, level=5, modules=False)
+
+        assert changed == given | {"FIRSTFAULT_DIR": str(tmp_path), "FIRSTFAULT_LOGLEVEL": "5"}
+        parsed = settings.parse(changed)
+        assert (parsed.level, parsed.recording, parsed.modules) == (5, tmp_path, False)
+
+    def test_folder_is_the_same_wherever_the_command_goes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+
+        changed = session.environment({}, Path("here"), level=3, modules=False)
+
+        assert changed["FIRSTFAULT_DIR"] == str(tmp_path / "here")
+
+    @pytest.mark.parametrize(
+        ("pythonpath", "behind"), [(None, ""), ("", ""), ("/mine:/other", ":/mine:/other"), ("/mine:", ":/mine:")]
+    )
+    def test_modules_put_our_startup_in_front(self, tmp_path: Path, pythonpath: str | None, behind: str) -> None:
+        given = {} if pythonpath is None else {"PYTHONPATH": pythonpath}
+
+        changed = session.environment(given, tmp_path, level=3, modules=True)
+
+        first = changed["PYTHONPATH"].removesuffix(behind) if behind else changed["PYTHONPATH"]
+        assert (Path(first) / "sitecustomize.py").is_file()
+        assert changed["PYTHONPATH"] == first + behind
+        assert settings.parse(changed).modules
+
+    def test_modules_may_be_asked_for_in_the_environment(self, tmp_path: Path) -> None:
+        changed = session.environment({"FIRSTFAULT_MODULES": "1"}, tmp_path, level=3, modules=False)
+
+        assert "startup" in changed["PYTHONPATH"]
+
+    @pytest.mark.parametrize("level", [0, 1, 3, 5, 10])
+    def test_levels_that_there_are(self, level: int) -> None:
+        session.check_level(level)
+
+    @pytest.mark.parametrize("level", [-1, 2, 4, 11])
+    def test_level_that_there_is_not(self, level: int) -> None:
+        with pytest.raises(SettingError, match=rf"^--level {level} is not a log level; accepted: 0 \(off\), 1"):
+            session.check_level(level)

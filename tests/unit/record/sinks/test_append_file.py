@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firstfault.record.sinks.append_file import AppendFile
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[AppendFile]:
+    opened = AppendFile(tmp_path / "new" / "folder" / "log")
+    yield opened
+    opened.close()
+
+
+class Disk:
+    """Stands in for ``os.write``: takes so many bytes, then is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.real = os.write
+
+    def __call__(self, fd: int, data: bytes) -> int:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self.real(fd, bytes(data[: self.room]))
+        self.room -= written
+        return written
+
+
+def test_each_write_is_on_disk_when_it_returns(sink: AppendFile) -> None:
+    for count in range(1, 4):
+        sink.write(b"line\n")
+        assert sink.path.read_bytes() == b"line\n" * count
+
+
+def test_nobody_else_may_read_it(sink: AppendFile) -> None:
+    assert stat.S_IMODE(sink.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(sink.path.parent.stat().st_mode) == 0o700
+
+
+def test_children_of_exec_do_not_inherit_it(sink: AppendFile) -> None:
+    assert not os.get_inheritable(sink._fd)
+
+
+def test_two_writers_of_one_file_do_not_overwrite_each_other(sink: AppendFile) -> None:
+    sink.write(b"first\n")
+    other = AppendFile(sink.path)
+    assert other.started_at == len(b"first\n")
+    other.write(b"other\n")
+    sink.write(b"again\n")
+    other.close()
+    assert sink.path.read_bytes() == b"first\nother\nagain\n"
+
+
+def test_a_short_write_is_finished(sink: AppendFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data[:3])))
+    sink.write(b"0123456789\n")
+    assert sink.path.read_bytes() == b"0123456789\n"
+
+
+def test_a_full_disk_tears_one_line_and_no_other(sink: AppendFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.write(b"before\n")
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", Disk(room=4))
+        with pytest.raises(OSError, match="No space left"):
+            sink.write(b"torn by the disk\n")
+        with pytest.raises(OSError, match="No space left"):
+            sink.write(b"lost\n")
+    sink.write(b"after\n")
+    assert sink.path.read_bytes().split(b"\n") == [b"before", b"torn", b"after", b""]
+
+
+def test_what_is_refused_whole_leaves_no_trace(sink: AppendFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", Disk(room=0))
+        with pytest.raises(OSError, match="No space left"):
+            sink.write(b"lost\n")
+    sink.write(b"after\n")
+    assert sink.path.read_bytes() == b"after\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_device_that_is_really_full() -> None:
+    sink = AppendFile(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left"):
+        sink.write(b"line\n")
+    sink.close()
