@@ -3,6 +3,7 @@
     python bench/overhead.py                    all of it, a few minutes
     python bench/overhead.py --levels 1,3       some of it, printed only
     python bench/overhead.py --quick            two rounds, printed only
+    sudo nice -n -19 python bench/overhead.py   where the machine is busy with other things
 
 In each round every tool starts afresh in a process of its own, at each level, and writes to a new file. The
 tools then take turns, in an order that moves on by one each turn, and are compared round by round: what else
@@ -174,7 +175,7 @@ def bare_dump_us(parent: Path) -> list[float]:
 def facts(options: Options, begun: float, dump_us: list[float]) -> dict[str, str]:
     """What a reader needs to know of the machine and the run."""
     a_dump = f"a folder with three files of 20 kB takes {statistics.median(dump_us):.0f} µs"
-    load = f"load average {os.getloadavg()[0]:.1f} at its end, with its own share of about 1"
+    load = f"load average {os.getloadavg()[0]:.1f} at its end (its own share is 1), niceness {os.nice(0)}"
     versions = [
         f"Python {platform.python_version()}",
         f"torch {metadata.version('torch')}",
@@ -250,7 +251,7 @@ def _revision() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Measure what recording a call costs, next to two other loggers.")
-    parser.add_argument("--rounds", type=int, default=9, help="how often each tool starts afresh")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each tool starts afresh")
     parser.add_argument("--levels", type=_levels, default=LEVELS, help="for example 1,3; prints only unless all four")
     parser.add_argument("--quick", action="store_true", help="two rounds, printed only")
     parser.add_argument("--folder", type=Path, default=peers.STORE / "run", help="where the tools write meanwhile")

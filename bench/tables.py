@@ -116,8 +116,8 @@ def document(costs: Costs, start_up: StartUp, facts: dict[str, str]) -> str:
 
 _INTRODUCTION = """\
 Time per call recorded minus time per call not recorded, on CPU with one torch thread. Within a round the tools take
-turns of some milliseconds, and a turn's figure is its median call. Times are the best turn of a round, so those of the
-machine when nothing else ran; ratios are taken turn by turn, and a round's is their median. Shown are the median over
+turns of some milliseconds, and a turn's figure is its median call. Times are the best turn of a round, so close to a
+quiet machine's; ratios are taken turn by turn, and a round's is their median. Shown are the median over
 rounds and, in parentheses, the lowest and the highest. Every tool writes to a file on the same disk, and a run counts
 only if all of its calls are found in what it wrote. This page is the record of one run of `bench/overhead.py`."""
 

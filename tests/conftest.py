@@ -16,13 +16,13 @@ from hypothesis import settings as hypothesis_settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share two cores
 
 # The same examples each time, and no clock: a machine under load must not fail what passed.
-hypothesis_settings.register_profile(
-    "repeatable",
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+_UNHURRIED: dict[str, Any] = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+}
+hypothesis_settings.register_profile("repeatable", max_examples=40, derandomize=True, **_UNHURRIED)
+hypothesis_settings.register_profile("searching", max_examples=2000, **_UNHURRIED)  # --hypothesis-profile searching
 hypothesis_settings.load_profile("repeatable")
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from firstfault.capture import boundary, guard
 from firstfault.record import layout, schema
@@ -47,6 +47,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool,
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_")
 """Operators that give whatever lay in memory."""
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where dumps go, to be read back and dropped."""
 
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "3, text alone": (3, {"recording": None}),
@@ -92,6 +95,16 @@ class Outcome:
     random_state: bytes
 
 
+@dataclass
+class Case:
+    """One call to make: what of, with what, and how it ends without recording."""
+
+    label: str
+    func: Any
+    arguments: Any
+    plain: Outcome
+
+
 # --- the operators
 
 
@@ -119,81 +132,87 @@ def check(index: int, limit: int, ways: Sequence[str], folder: Path) -> Tally:
     """Run one operator, by its place in the database."""
     op = operators()[index]
     tally = Tally(full_name(op))
-    if op.name in UNINITIALISED:
-        tally.not_run["all"] = "gives uninitialised memory"
-        return tally
-    dtypes = dtypes_of(op)
-    if not dtypes:
-        tally.not_run["all"] = "has none of the dtypes on CPU"
-    for dtype in dtypes:
-        reason = _check_dtype(op, dtype, limit, ways, folder, tally)
-        if reason is not None:
-            tally.not_run[str(dtype)] = reason
+    cases = list(_cases(op, limit, tally))
+    tally.samples = len(cases)
+    for way in ways:
+        level, chosen = WAYS[way]
+        with recording(folder / way.replace(", ", "-"), level, **chosen) as found:
+            for case in cases:
+                wrong = _recorded_wrong(case, found, way, tally)
+                if wrong is not None:
+                    tally.wrong.append(f"{case.label}, level {way}: {wrong}")
+                found.clear()
     return tally
 
 
-def _check_dtype(
-    op: Any, dtype: torch.dtype, limit: int, ways: Sequence[str], folder: Path, tally: Tally
-) -> str | None:
-    """Run one operator with one dtype; return why that cannot be, if it cannot."""
+def _cases(op: Any, limit: int, tally: Tally) -> Iterator[Case]:
+    """What is run of an operator: each dtype, sample and variant that can be; the others' reasons go to the tally."""
+    dtypes = dtypes_of(op)
+    if op.name in UNINITIALISED or not dtypes:
+        tally.not_run["all"] = "has none of the dtypes on CPU" if not dtypes else "gives uninitialised memory"
+        return
+    for dtype in dtypes:
+        reasons: Counter[str] = Counter()
+        cases = 0
+        for label, func, arguments in _drawn(op, dtype, limit, reasons):
+            try:
+                yield _case(f"{tally.name}{label}", func, arguments)
+                cases += 1
+            except NotRun as reason:
+                reasons[str(reason)] += 1
+        if cases == 0:
+            tally.not_run[str(dtype)] = reasons.most_common(1)[0][0] if reasons else "has no samples"
+
+
+def _drawn(op: Any, dtype: torch.dtype, limit: int, reasons: Counter[str]) -> Iterator[tuple[str, Any, Any]]:
+    """Label, function and arguments of each sample, for the operator and its in-place variant."""
     _reset_random()
-    samples = 0
     try:
-        drawn = list(itertools.islice(op.sample_inputs("cpu", dtype), limit))
+        samples = list(itertools.islice(op.sample_inputs("cpu", dtype), limit))
     except Exception as error:
-        return f"its samples cannot be made: {_line(error)}"
-    reasons: Counter[str] = Counter()
-    for number, sample in enumerate(drawn):
+        reasons[f"its samples cannot be made: {_line(error)}"] += 1
+        return
+    for number, sample in enumerate(samples):
         arguments = ((sample.input, *sample.args), dict(sample.kwargs))
         for variant, func in (("", op.op), (" in place", op.get_inplace())):
-            if func is None:
-                continue
-            label = f"{tally.name}{variant} {dtype} sample {number}"
-            reason = _check_sample(func, arguments, label, ways, folder, tally)
-            samples += reason is None
-            if reason is not None:
-                reasons[reason] += 1
-    if samples == 0:
-        return reasons.most_common(1)[0][0] if reasons else "has no samples"
-    return None
+            if func is not None:
+                yield f"{variant} {dtype} sample {number}", func, arguments
 
 
-def _check_sample(func: Any, arguments: Any, label: str, ways: Sequence[str], folder: Path, tally: Tally) -> str | None:
-    try:
-        plain, again = _run(func, arguments), _run(func, arguments)
-    except NotCopied as reason:
-        return str(reason)
-    if plain.error is not None and isinstance(plain.error, AssertionError) and "CUDA" in str(plain.error):
-        return _line(plain.error)
+def _case(label: str, func: Any, arguments: Any) -> Case:
+    """Run a sample twice without recording, to know what it gives and that it always does.
+
+    Raises:
+        NotRun: it cannot be run twice alike.
+    """
+    plain, again = _run(func, arguments), _run(func, arguments)
+    if isinstance(plain.error, AssertionError) and "CUDA" in str(plain.error):
+        raise NotRun(_line(plain.error))
     if _difference(plain, again) is not None:
-        return "gives something else each time by itself"
-    tally.samples += 1
-    for way in ways:
-        level, chosen = WAYS[way]
-        place = folder / way.replace(", ", "-")
-        with recording(place, level, **chosen) as found:
-            recorded = _run(boundary.wrap(func, tally.name, is_method=False), arguments)
-            tally.calls += 1
-            tally.raised += recorded.error is not None
-            wrong = _difference(plain, recorded) or _records_wrong(found, way, recorded)
-            if wrong is None and level == 10:
-                wrong = _dump_wrong(found, arguments, recorded, tally)
-        shutil.rmtree(place)
-        if wrong is not None:
-            tally.wrong.append(f"{label}, level {way}: {wrong}")
-    return None
+        raise NotRun("gives something else each time by itself")
+    return Case(label, func, arguments, plain)
 
 
-class NotCopied(Exception):
-    """A sample that cannot be copied, so that a call could not be made twice; the text says why."""
+def _recorded_wrong(case: Case, found: Recording, way: str, tally: Tally) -> str | None:
+    """Run a case once more, recorded; what is wrong then, or None."""
+    outcome = _run(boundary.wrap(case.func, tally.name, is_method=False), case.arguments)
+    tally.calls += 1
+    tally.raised += outcome.error is not None
+    wrong = _difference(case.plain, outcome) or _records_wrong(found, way, outcome)
+    return wrong or (_dump_wrong(found, case.arguments, outcome, tally) if way == "10" else None)
+
+
+class NotRun(Exception):
+    """A sample that cannot be compared; the text says why."""
 
 
 def _run(func: Any, arguments: Any) -> Outcome:
-    """Call ``func`` on a copy of the arguments."""
-    try:
-        args, kwargs = copy.deepcopy(arguments)
-    except Exception as error:
-        raise NotCopied(f"its samples cannot be copied: {_line(error)}") from error
+    """Call ``func`` on a copy of the arguments.
+
+    Raises:
+        NotRun: they cannot be copied.
+    """
+    args, kwargs = _copied(arguments)
     _reset_random()
     result, raised = None, None
     try:
@@ -203,8 +222,17 @@ def _run(func: Any, arguments: Any) -> Outcome:
     return Outcome(result, raised, (args, kwargs), bits(torch.get_rng_state()))
 
 
+def _copied(arguments: Any) -> Any:
+    try:
+        return copy.deepcopy(arguments)
+    except NotImplementedError:  # of a compressed sparse layout, which has no storage
+        return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf), arguments)
+    except Exception as error:
+        raise NotRun(f"its samples cannot be copied: {_line(error)}") from error
+
+
 def _reset_random() -> None:
-    torch.manual_seed(SEED)
+    torch.default_generator.manual_seed(SEED)  # torch.manual_seed keeps a stack trace for each kind of device
     random.seed(SEED)
     np.random.seed(SEED)
 
@@ -237,7 +265,10 @@ def _same_leaf(left: Any, right: Any) -> bool:
         return type(left) is type(right) and same_tensor(left, right)
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
         return math.isnan(right)
-    return type(left) is type(right) and (left is right or bool(left == right))
+    if type(left) is not type(right):
+        return False
+    compare: Any = type(left).__eq__
+    return compare is object.__eq__ or bool(left == right)
 
 
 def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -283,6 +314,9 @@ def _records_wrong(found: Recording, way: str, outcome: Outcome) -> str | None:
 
 def _dump_wrong(found: Recording, given: Any, outcome: Outcome, tally: Tally) -> str | None:
     """What is wrong with the dump of the one call, or None."""
+    skipped = [item.skipped for item in found.of(schema.Dump) if item.skipped is not None]
+    if skipped:
+        return f"it was not dumped: {skipped}"
     (folder,) = found.dumps()
     metadata = found.metadata(folder)
     tally.dumps += 1
@@ -373,10 +407,9 @@ def run(indexes: Sequence[int], limit: int, ways: Sequence[str], workers: int) -
     Raises:
         BrokenProcessPool: a worker died, as by a segmentation fault.
     """
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(check_here, index, limit, ways, memory) for index in indexes]
+        futures = [pool.submit(check_here, index, limit, ways, MEMORY) for index in indexes]
         for future in as_completed(futures):
             yield future.result()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,12 @@ class Recording:
         """Every record so far, over all segments of all processes."""
         files = sorted(self.folder.glob(f"*/{layout.SEGMENTS}"))
         return [codec.decode(line) for file in files for line in file.read_bytes().splitlines()]
+
+    def clear(self) -> None:
+        """Empty the text log and the records, to look at the next call alone."""
+        for path in (self.text_path, *self.folder.glob(f"*/{layout.SEGMENTS}")):
+            if path.exists():
+                os.truncate(path, 0)
 
     def of(self, kind: type[R]) -> list[R]:
         """The records of one kind."""

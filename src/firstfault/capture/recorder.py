@@ -22,8 +22,10 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 from firstfault import settings
-from firstfault.capture import describe, dump, guard, stats, writers
+from firstfault.capture import describe, dump, guard, progress, stats, writers
 from firstfault.capture.text_only import TextCall, TextOnly
 from firstfault.record import schema
 from firstfault.record.text_log import CAPTURE_SKIP
@@ -72,6 +74,9 @@ class Recorder:
         self.dumper: dump.Dumper | None = None
         if self.level >= Level.DUMPS:
             self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)
+        self._folder = folder
+        self._markers: progress.Markers | None = None
+        self._wants_markers = folder is not None
         self.short = None
         if self.text is not None and self._record is None and self.level < Level.STATISTICS:
             self.short = TextOnly(self.text, described=self.level >= Level.METADATA)
@@ -84,14 +89,32 @@ class Recorder:
         if self._record is not None:
             record.site = _site(sys._getframe(_FRAMES_TO_CALLER))
         call = OpenCall(self, n, op, thread)
+        markers = self._markers or self._open_markers()
+        if markers is not None:
+            record.device, record.stream = place = markers.place()
         if self.level < Level.METADATA:
             for writer in self.writers:
                 writer.call(record)
         else:
             with guard.unseen():
                 self._describe_inputs(call, record, args, kwargs)
+        if markers is not None:
+            call.markers = markers
+            markers.begin(n, place)
         calls.append(call)
         return call
+
+    def _open_markers(self) -> progress.Markers | None:
+        """The marker page, once the program uses CUDA; one note where it cannot be had."""
+        if not self._wants_markers or not torch.cuda.is_initialized():
+            return None
+        self._wants_markers = False
+        try:
+            assert self._folder is not None
+            self._markers = progress.open_markers(self._folder)
+        except (progress.MarkersUnavailable, OSError) as reason:
+            self.note("markers", f"no progress markers: {reason}")
+        return self._markers
 
     def note(self, code: str, message: str, n: int = 0) -> None:
         """Write a note into the recording."""
@@ -111,6 +134,9 @@ class Recorder:
             self._record.end(schema.End(time.time_ns(), self._begun))
             self.writers.remove(self._record)
             self._record = None
+        if self._markers is not None and self._pid == os.getpid():
+            self._markers.close()
+            self._markers = None
 
     def close(self) -> None:
         """Give the files back without a word, as a forked child does with those of its parent."""
@@ -154,7 +180,7 @@ class Recorder:
 class OpenCall:
     """A call that has begun and not ended."""
 
-    __slots__ = ("_recorder", "_thread", "dump", "mutates", "n", "op", "watched")
+    __slots__ = ("_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "watched")
 
     def __init__(self, recorder: Recorder, n: int, op: str, thread: Thread) -> None:
         self._recorder = recorder
@@ -163,6 +189,7 @@ class OpenCall:
         self.op = op
         self.watched: list[describe.Watched] = []
         self.dump: dump.OpenDump | None = None
+        self.markers: progress.Markers | None = None
         self.mutates: Collection[int | str] = ()
 
     def returned(self, result: Any) -> None:
@@ -199,6 +226,9 @@ class OpenCall:
 
     def _returned(self, recorder: Recorder, result: Any) -> None:
         record = schema.Return(self.n, time.time_ns(), self._thread.tid)
+        if self.markers is not None:
+            record.device, record.stream = place = self.markers.place()
+            self.markers.end(self.n, place)
         if recorder.level >= Level.METADATA:
             walk = describe.Walk(dump=self.dump is not None)
             record.described = True

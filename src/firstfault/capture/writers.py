@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -34,17 +35,26 @@ class Sink(Protocol):
         """Give back what it holds."""
 
 
+class LineSink(Sink, Protocol):
+    """A sink of lines that can give up its last ones for others."""
+
+    def write_last(self, data: bytes) -> int:
+        """Put ``data`` in the place of the last lines; how many whole ones gave way. Or raise ``OSError``."""
+
+
 class _Losses:
     """Counts what could not be written, and tells of it once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.lost = 0
+        self.last_at = 0
         self._told = False
 
     def add(self, error: Exception) -> None:
         """One more record is lost."""
         self.lost += 1
+        self.last_at = time.time_ns()
         if not self._told:
             self._told = True
             tell(f"cannot write to {self._name} ({error}); the program runs on, lost records are counted")
@@ -137,10 +147,11 @@ class TextWriter:
 class RecordWriter:
     """The structured record, in segments of JSON lines."""
 
-    def __init__(self, sink: Sink, folder: Path) -> None:
+    def __init__(self, sink: LineSink, folder: Path) -> None:
         self._sink = sink
         self._folder = folder
         self._losses = _Losses(str(folder))
+        self._full = False
 
     def call(self, record: schema.Call) -> None:
         """Write a call."""
@@ -173,26 +184,40 @@ class RecordWriter:
 
     def end(self, record: schema.End) -> None:
         """Write the end, and give the files back."""
-        self._write(record)
+        if not self._write(record):
+            self._losses.lost -= 1
+            self._write_last(record)
         self._sink.close()
 
     def close(self) -> None:
         """Give the files back."""
         self._sink.close()
 
-    def _write(self, record: schema.Record) -> None:
+    def _write(self, record: schema.Record) -> bool:
+        """Whether ``record`` could be written."""
         try:
             self._sink.write(codec.encode(record))
-            if self._losses.lost:
-                self._confess()
         except (OSError, ValueError) as error:
             self._losses.add(error)
+            if not self._full:
+                self._full = True
+                self._write_last()
+            return False
+        if self._full:
+            with suppress(OSError, ValueError):
+                self._sink.write(self._confession())
+                self._full = False
+        return True
 
-    def _confess(self) -> None:
-        """Writing works again: say in the record what it lacks."""
+    def _write_last(self, *records: schema.Record) -> None:
+        """Say in the place of the last records that some are missing: a disk that is full may stay so."""
+        with suppress(OSError, ValueError):
+            self._losses.lost += self._sink.write_last(self._confession() + b"".join(map(codec.encode, records)))
+
+    def _confession(self) -> bytes:
+        """The note of what the record lacks by now, as of the last that was lost."""
         message = "records could not be written (disk full or file gone)"
-        self._sink.write(codec.encode(schema.Note(time.time_ns(), "lost", message, count=self._losses.lost)))
-        self._losses.lost = 0
+        return codec.encode(schema.Note(self._losses.last_at, "lost", message, count=self._losses.lost))
 
 
 _MOST_NAMES = 10_000

@@ -46,7 +46,7 @@ def report_on(path: Path, *, last: int, advance: Advance) -> report.Report:
     )
     if isinstance(source, Recording):
         _add_session(found, source, session)
-    found.problems = source.problems.lines()
+    found.problems += source.problems.lines()
     return found
 
 

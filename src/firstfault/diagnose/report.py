@@ -19,6 +19,8 @@ from firstfault.record import schema
 
 REPORT_VERSION = 1
 STDERR_LINES = 15
+LOST = "lost"
+"""Code of the note on records that could not be written."""
 
 
 class Verdict(str, Enum):
@@ -145,8 +147,9 @@ def build(
     """
     processes = [_process(process, history, last, ending, complete_suspect) for process in history.processes.values()]
     processes.sort(key=_weight)
+    lost = [f"{process.name}: {_lost(process)}" for process in history.processes.values() if LOST in process.notes]
     conclusion = processes[0].conclusion if processes else "No calls were recorded."
-    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes)
+    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes, problems=lost)
 
 
 _ORDER = [
@@ -200,12 +203,13 @@ def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:
         return Verdict.EXCEPTION, raised
     if in_flight:
         sure = process.ends_recorded and not _may_have_raised(in_flight[0]) and in_flight[0].op != NAMELESS
+        sure = sure and not _lost_since(in_flight[0], process)
         return Verdict.IN_FLIGHT if sure else Verdict.CANNOT_TELL, in_flight[0]
     if raised is not None:
         return Verdict.EXCEPTION, raised
     if process.end is not None or process.header is None or _exited_well(process, ending):
         return Verdict.ENDED, None
-    return Verdict.BETWEEN_CALLS, None
+    return Verdict.CANNOT_TELL if LOST in process.notes else Verdict.BETWEEN_CALLS, None
 
 
 def _exited_well(process: Process, ending: Ending) -> bool:
@@ -231,6 +235,8 @@ def _conclusion(process: Process, verdict: Verdict, suspect: Call | None, ending
         ended = process.header is not None and ending.known
         end = f"when {where} ended" if ended else f"where the record of {where} ends"
         return f"{call} was in flight {end}: its inputs are recorded, its end is not."
+    if _lost_since(suspect, process):
+        return f"{call} is the last call that is recorded of {where}: {_lost(process)}, so that it may have come back."
     if suspect.op == NAMELESS:
         return "The text names no call: it holds tensors, and nothing on what became of them."
     if suspect.outlived:
@@ -245,11 +251,23 @@ def _without_suspect(process: Process, verdict: Verdict, where: str) -> str:
     if verdict is Verdict.NO_CALLS:
         return f"No calls were recorded in {where}."
     text = _what_ended(process, where)
+    if LOST in process.notes:
+        ended = "It ended by itself." if verdict is Verdict.ENDED else "Which call it was in at its end is not known."
+        return f"{process.calls} calls of {where} are recorded; {_lost(process)}. {ended}"
     if verdict is Verdict.BETWEEN_CALLS:
         return f"{text}; it died after the last one, or runs still, in code that is not recorded."
     if process.end is not None and (open_calls := process.in_flight()):
         text += f", but for {len(open_calls)} in threads that it left behind when it ended by itself"
     return text + "."
+
+
+def _lost_since(call: Call, process: Process) -> bool:
+    """Whether records could not be written after the call had begun."""
+    return LOST in process.notes and process.notes[LOST].t >= call.record.t
+
+
+def _lost(process: Process) -> str:
+    return f"{process.notes[LOST].count} records could not be written"
 
 
 def _what_ended(process: Process, where: str) -> str:

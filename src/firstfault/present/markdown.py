@@ -42,4 +42,4 @@ def _row(cells: Iterable[str]) -> str:
 
 def _escaped(text: str) -> str:
     plain = one_line(" ".join(text.split()))
-    return _SPECIAL.sub(lambda match: "\\" + match.group(), plain) or "\N{NO-BREAK SPACE}"
+    return _SPECIAL.sub(lambda match: "\\" + match.group(), plain)

@@ -16,6 +16,8 @@ from pathlib import Path
 SESSION = "session.json"
 STDERR_TAIL = "stderr.tail"
 DUMPS = "dumps"
+PROGRESS = "progress.bin"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 SEGMENTS = "calls.*.jsonl"
 INPUTS = "inputs.pt"
 OUTPUTS = "outputs.pt"
@@ -43,6 +45,12 @@ def process_folder(recording: Path, host: str, pid: int) -> Path:
 def segment(folder: Path, index: int) -> Path:
     """The ``index``-th segment of a process's calls, from 1."""
     return folder / f"calls.{index:04d}.jsonl"
+
+
+def marker_page(folder: Path) -> Path:
+    """Where the marker page of the process of ``folder`` lies while it lives."""
+    recording = folder.parent.stat()
+    return SHARED_MEMORY / f"firstfault-{recording.st_dev:x}-{recording.st_ino:x}-{folder.name}"
 
 
 def dump_name(timestamp: str, pid: int, op: str, index: int) -> str:

@@ -143,6 +143,7 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
         parent: number of the enclosing call in the same thread, 0 for none.
         tid: the thread's native id.
         site: ``file:line`` of the caller.
+        device, stream: where a progress marker was enqueued at its begin; device -1 for none.
         args, kwargs: the arguments, without ``self``; None below level 3, where none are described.
     """
 
@@ -153,6 +154,8 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     parent: int = 0
     tid: int = 0
     site: str = ""
+    device: int = -1
+    stream: int = 0
     args: list[Value] | None = None
     kwargs: dict[str, Value] | None = None
 
@@ -169,7 +172,13 @@ class Inputs(msgspec.Struct, tag="inputs", omit_defaults=True):
 
 
 class Return(msgspec.Struct, tag="return", omit_defaults=True):
-    """A call came back. ``mutated`` names the arguments that it changed in place."""
+    """A call came back.
+
+    Attributes:
+        described: whether ``out`` is what it gave back.
+        mutated: the arguments that it changed in place.
+        device, stream: where a progress marker was enqueued at its end; device -1 for none.
+    """
 
     n: int
     t: int
@@ -177,6 +186,8 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
     described: bool = False
     out: Value = None
     mutated: list[str] = []
+    device: int = -1
+    stream: int = 0
 
 
 class Raise(msgspec.Struct, tag="raise", omit_defaults=True):

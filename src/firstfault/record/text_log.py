@@ -132,7 +132,7 @@ def one_line(text: str) -> str:
 def number(value: Statistic) -> str:
     """A statistic with six decimals; with an exponent where six decimals would show 0 for what is not."""
     if not isinstance(value, float):
-        return str(value)
+        return one_line(str(value))
     return f"{value:.6e}" if -_SHOWS_AS_0 <= value <= _SHOWS_AS_0 and value != 0 else f"{value:.6f}"
 
 
@@ -160,7 +160,7 @@ def _value(value: Value, indent: str) -> str:
     if isinstance(value, Text):
         return f"{value.start!r}... ({value.length} characters)"
     assert isinstance(value, Number)
-    return value.text
+    return one_line(value.text)
 
 
 def _scalar(value: Scalar) -> str:
@@ -199,7 +199,7 @@ def _layout_lines(
     """The lines before and after the statistics; kept, since a serving loop repeats its layouts."""
     line = f"\n{indent}  "
     known = (
-        f"Tensor({line}shape={shape}{line}dtype={dtype}{line}device={device}"
+        f"Tensor({line}shape={shape}{line}dtype={one_line(dtype)}{line}device={one_line(device)}"
         f"{line}requires_grad={requires_grad}{line}is_contiguous={contiguous}"
     )
     extra = f"{line}stride={stride}" if stride is not None or kind is not None else ""  # a log may not tell it

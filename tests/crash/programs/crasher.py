@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 
 import torch
 
@@ -78,11 +79,12 @@ def _in_fork() -> None:
     _outlive(child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def _in_multiprocessing(method: str) -> None:
-    child = multiprocessing.get_context(method).Process(target=layer, args=(torch.ones(2, 3), "kill"))
+def _in_multiprocessing(process: type[BaseProcess]) -> None:
+    child = process(target=layer, args=(torch.ones(2, 3), "kill"))
     child.start()
     child.join()
-    assert child.pid is not None and child.exitcode is not None
+    assert child.pid is not None
+    assert child.exitcode is not None
     _outlive(child.pid, child.exitcode)
 
 
@@ -95,8 +97,8 @@ def _outlive(child: int, exitcode: int) -> None:
 ELSEWHERE: dict[str, Callable[[], None]] = {
     "thread": _in_thread,
     "fork": _in_fork,
-    "multiprocessing_fork": lambda: _in_multiprocessing("fork"),
-    "multiprocessing_spawn": lambda: _in_multiprocessing("spawn"),
+    "multiprocessing_fork": lambda: _in_multiprocessing(multiprocessing.get_context("fork").Process),
+    "multiprocessing_spawn": lambda: _in_multiprocessing(multiprocessing.get_context("spawn").Process),
 }
 
 

@@ -8,6 +8,7 @@ stdin, one JSON line each:  {"argv": [...], "environ": {...}, "cwd": "...", "std
 stdout, two for each:       {"pid": 4242}    {"status": -9}
 """
 
+import gc
 import json
 import os
 import runpy
@@ -42,6 +43,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what torch has made is not gone through once more at the end of every program: a second each
     program = serve()
     if program is not None:
         become(program)

@@ -80,10 +80,10 @@ class TestProgramSees:
     ) -> None:
         write(tmp_path / "lib" / "program.py", LOOK)
         words = {
-            "-c": ["-c", LOOK, "x"],
-            "script": ["lib/program.py", "x"],
-            "-m": ["-m", "lib.program", "x"],
-            "stdin": ["-"],
+            "-c": [interpreter[0], "-c", LOOK, "x"],
+            "script": [interpreter[0], "lib/program.py", "x"],
+            "-m": [interpreter[0], "-m", "lib.program", "x"],
+            "stdin": ["sh", "-c", '"$0" - < lib/program.py', interpreter[0]],
         }[how]
         if pythonpath is not None:
             hook = recorded(plain, tmp_path)["PYTHONPATH"]
@@ -92,10 +92,10 @@ class TestProgramSees:
         if pythonpath == "{hook}":
             del plain["PYTHONPATH"]  # one ``firstfault run`` inside another
 
-        expected = run([interpreter[0], *words], plain, tmp_path)
+        expected = run(words, plain, tmp_path)
 
-        assert expected[0] == 0
-        assert run([interpreter[0], *words], ours, tmp_path) == expected
+        assert (expected[0], bool(expected[1]), expected[2]) == (0, True, "")
+        assert run(words, ours, tmp_path) == expected
 
     def test_nothing_of_ours_lying_in_a_folder_that_is_gone(
         self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]

@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
 from firstfault.capture import recorder
+from firstfault.capture.describe import plain_text
 
 REQUIRES = "torch"
 TARGET = "nn_module"
@@ -83,7 +83,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_module
 
 
-def _pass_over(function: FunctionType) -> None:
+def _pass_over(function: Any) -> None:
     """Tell Dynamo that a compiled region does not begin here: it begins at ``forward``, as it would without us.
 
     What ``torch._dynamo.eval_frame.skip_code`` does, which takes two seconds to import.
@@ -130,7 +130,9 @@ def _name_tree(root: torch.nn.Module) -> None:
         named = _names.get(id(module))
         if named is None or (named.root in inside and named.root != id(root)):
             name = f"{top}.{path}" if path else top
-            _names[id(module)] = _Name(name, id(root), weakref.ref(module, functools.partial(_forget, id(module))))
+            _names[id(module)] = _Name(
+                plain_text(name), id(root), weakref.ref(module, functools.partial(_forget, id(module)))
+            )
 
 
 def _tree(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -131,16 +131,15 @@ def read_segment(path: Path, problems: Problems, advance: Advance) -> Iterator[c
         while line := file.readline(LONGEST_LINE):
             number += 1
             advance(len(line))
-            whole = line.endswith(b"\n")
+            whole = line.endswith(b"\n") or _skip_line(file, advance)
             if not whole:
-                whole = _skip_line(file, advance)
-            if not line.strip():
-                continue
+                problems.add(f"{name} ends in a torn line; the rest was read")
             try:
-                yield _decoded(line, path)
+                if line.strip():
+                    yield _decoded(line, path)
             except codec.CodecError:
-                torn = f"line {number} is not a record" if whole else "ends in a torn line"
-                problems.add(f"{name} {torn}; the rest was read")
+                if whole:
+                    problems.add(f"{name} line {number} is not a record; the rest was read")
         if number == 0:
             problems.add(f"{name} is empty: its process died before it wrote the first line")
 
@@ -191,10 +190,32 @@ def _decoded(line: bytes, path: Path) -> codec.Record:
         record = codec.decode(line)
     except codec.NewerSchema as error:
         raise UnreadableInput(f"{path}: {error}") from error
+    except codec.CodecError:
+        if (newer := _newer_schema(line)) is not None:
+            raise UnreadableInput(
+                f"{path}: written with record schema {newer}, newer than the {schema.SCHEMA_VERSION} known here; "
+                "upgrade firstfault to read it"
+            ) from None
+        raise
     # Cheap for every line; only a line with that many containers can be nested too deep.
     if sum(line.count(name) for name in _CONTAINERS) > DEEPEST and too_deep(_values(record)):
         raise codec.CodecError("values nested deeper than any recorder describes them")
     return record
+
+
+class _AnyHeader(msgspec.Struct, tag="header"):
+    """What a header of any schema has."""
+
+    schema: int
+
+
+def _newer_schema(line: bytes) -> int | None:
+    """The schema of a header that is none of ours because it is newer."""
+    try:
+        found = msgspec.json.decode(line, type=_AnyHeader).schema
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return found if found > schema.SCHEMA_VERSION else None
 
 
 def _values(record: codec.Record) -> list[schema.Value]:

@@ -367,7 +367,7 @@ def _statistic(text: str | None) -> schema.Statistic | None:
         return None
     word = _word(text)
     try:
-        return int(word) if word.removeprefix("-").isdecimal() and len(word) <= 18 else _finite(float(word))
+        return int(word) if word.removeprefix("-").isdecimal() and len(word) <= 20 else _finite(float(word))
     except ValueError:
         return None
 

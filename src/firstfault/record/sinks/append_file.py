@@ -5,10 +5,13 @@ The kernel has the bytes when ``write`` returns, so whatever then kills the proc
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER
+
+_LONGEST_LINE = 2**20
 
 
 class AppendFile:
@@ -39,6 +42,28 @@ class AppendFile:
         self._torn = written < len(data)
         if self._torn:
             self._rest(data[written:])
+
+    def write_last(self, data: bytes) -> int:
+        """Write lines in the place of the last ones: what a full disk still allows in a file of one's own.
+
+        Returns:
+            How many whole lines gave way.
+
+        Raises:
+            OSError: there is no room even so.
+        """
+        with open(self.path, "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - len(data) - _LONGEST_LINE))
+            end = file.read()
+            cut = end.rfind(b"\n", 0, max(0, len(end) - len(data))) + 1
+            if cut == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            file.seek(cut - len(end), os.SEEK_END)
+            file.write(data)
+            file.truncate()
+        self._torn = False
+        return end.count(b"\n", cut)
 
     def close(self) -> None:
         """Give the descriptor back."""

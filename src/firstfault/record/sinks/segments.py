@@ -39,6 +39,18 @@ class Segments:
         self._file.write(data)
         self._size += len(data)
 
+    def write_last(self, data: bytes) -> int:
+        """Write lines in the place of the last ones of this segment, where the disk has no room for more.
+
+        Returns:
+            How many whole lines gave way.
+
+        Raises:
+            OSError: there is no room even so.
+        """
+        assert self._file is not None
+        return self._file.write_last(data)
+
     def close(self) -> None:
         """Give the descriptor back."""
         if self._file is not None:

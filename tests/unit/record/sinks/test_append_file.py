@@ -92,3 +92,40 @@ def test_a_device_that_is_really_full() -> None:
     with pytest.raises(OSError, match="No space left"):
         sink.write(b"line\n")
     sink.close()
+
+
+@pytest.mark.parametrize(
+    ("held", "last", "left", "gave_way"),
+    [
+        (b"head\none\ntwo\nthree\n", b"END\n", b"head\none\ntwo\nEND\n", 1),
+        (b"head\none\ntwo\ntorn", b"END\n", b"head\none\ntwo\nEND\n", 0),
+        (b"head\none\ntwo\nto", b"END\n", b"head\none\nEND\n", 1),
+        (b"head\none\ntwo\n", b"THE END\n", b"head\nTHE END\n", 2),
+    ],
+)
+def test_last_lines_give_way(sink: AppendFile, held: bytes, last: bytes, left: bytes, gave_way: int) -> None:
+    sink.write(held)
+    size = len(held)
+    assert sink.write_last(last) == gave_way
+    assert sink.path.read_bytes() == left
+    assert len(left) <= size, "it takes no room that the file did not have"
+    sink.write(b"after\n")
+    assert sink.path.read_bytes() == left + b"after\n"
+
+
+def test_the_first_line_never_gives_way(sink: AppendFile) -> None:
+    sink.write(b"head\none\n")
+    with pytest.raises(OSError, match="No space left"):
+        sink.write_last(b"longer than the rest\n")
+    assert sink.path.read_bytes() == b"head\none\n"
+
+
+def test_last_lines_of_a_torn_file_close_the_tear(sink: AppendFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.write(b"head\none\n")
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", Disk(room=4))
+        with pytest.raises(OSError, match="No space left"):
+            sink.write(b"torn by the disk\n")
+    sink.write_last(b"END\n")
+    sink.write(b"after\n")
+    assert sink.path.read_bytes() == b"head\none\nEND\nafter\n"

@@ -1,0 +1,23 @@
+"""``firstfault live PID|DIR``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firstfault.record.text_log import one_line
+
+
+def command(
+    target: Annotated[str, typer.Argument(metavar="PID|DIR", help="A recorded process, or its recording.")],
+) -> None:
+    """Show where host and device of a running or hung process are, stream by stream, without touching it."""
+    from firstfault.diagnose import live
+
+    folder = live.recording_of(int(target)) if target.isdigit() and not Path(target).exists() else Path(target)
+    standings = live.standings(folder)
+    for standing in standings:
+        process = f"{standing.process}  " if len({other.process for other in standings}) > 1 else ""
+        print(one_line(process + live.sentence(standing)))

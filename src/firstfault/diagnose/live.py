@@ -1,0 +1,89 @@
+"""Where the host and the device of a running process are, from outside it: no signal, no ptrace.
+
+device 0 stream 0x0: the device is in moe_align (call 37), the host has got to topk (call 100)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from firstfault.diagnose.device import MOST_AHEAD, Order, Position, Reach, positions
+from firstfault.errors import UnreadableInput
+from firstfault.read.formats import marker_page
+from firstfault.read.formats.recording import Recording, process_folders
+from firstfault.record import schema
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one stream of one process stands, with the operators' names."""
+
+    process: str
+    position: Position
+    device_op: str
+    host_op: str
+
+
+def standings(recording: Path) -> list[Standing]:
+    """Where every stream of every process of a recording stands now, or stood when it died.
+
+    Raises:
+        UnreadableInput: there is no recording, or none of its processes has used a GPU.
+    """
+    try:
+        folders = process_folders(recording)
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {recording}: {error.strerror}") from error
+    found = [standing for folder in folders for standing in _of_process(folder)]
+    if not found:
+        raise UnreadableInput(
+            f"no process in {recording} has progress markers; they are written once a recorded process uses a GPU"
+        )
+    return found
+
+
+def recording_of(pid: int) -> Path:
+    """The folder of a living process, by its marker page.
+
+    Raises:
+        UnreadableInput: it has none.
+    """
+    folder = marker_page.folder_of(pid)
+    if folder is None:
+        raise UnreadableInput(f"process {pid} has no marker page; start it with firstfault run, or give the recording")
+    return folder
+
+
+def _of_process(folder: Path) -> list[Standing]:
+    page = marker_page.find(folder)
+    if page is None:
+        return []
+    order, ops = Order(), OrderedDict[int, str]()
+    for event in Recording(folder).events(lambda count: None):
+        order.take(event.record)
+        if isinstance(event.record, schema.Call):
+            ops[event.record.n] = event.record.op
+            if len(ops) > MOST_AHEAD:
+                ops.popitem(last=False)
+    return [
+        Standing(folder.name, position, ops.get(position.call, ""), ops.get(position.host, ""))
+        for position in positions(page, order)
+    ]
+
+
+def sentence(standing: Standing) -> str:
+    """Where a stream stands, in words."""
+    position = standing.position
+    call = f"{standing.device_op} (call {position.call})"
+    device = {
+        Reach.CAUGHT_UP: f"the device has completed everything, up to {call}",
+        Reach.IN_CALL: f"the device is in {call}",
+        Reach.UNRECORDED: f"the device is in unrecorded work after {call}"
+        if position.call
+        else "the device is in unrecorded work before the first call",
+        Reach.CANNOT_TELL: f"the device is at call {position.call}, which the record does not have",
+    }[position.reach]
+    where = f"device {position.device} stream {position.stream:#x}"
+    return f"{where}: {device}; the host has got to {standing.host_op} (call {position.host})"

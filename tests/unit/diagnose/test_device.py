@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstfault.diagnose.device import Order, Reach, positions
+from firstfault.record import progress, schema
+
+
+def begin(n: int, stream: int = 0) -> schema.Call:
+    return schema.Call(n, 0, "op", device=0, stream=stream)
+
+
+def end(n: int, stream: int = 0) -> schema.Return:
+    return schema.Return(n, 0, device=0, stream=stream)
+
+
+def order_of(*records: schema.Record) -> Order:
+    order = Order()
+    for record in records:
+        order.take(record)
+    return order
+
+
+def page(*slots: tuple[int, int, int]) -> progress.Page:
+    """Stream, last marker enqueued, marker reached."""
+    return progress.Page(1, 0, "", [progress.Slot(0, progress.STREAM, *slot) for slot in slots])
+
+
+FLAT = [record for n in range(1, 101) for record in (begin(n), end(n))]
+
+
+@pytest.mark.parametrize(
+    ("reached", "reach", "call"),
+    [
+        (progress.begin_marker(37), Reach.IN_CALL, 37),
+        (progress.end_marker(36), Reach.UNRECORDED, 36),
+        (progress.end_marker(100), Reach.CAUGHT_UP, 100),
+        (0, Reach.UNRECORDED, 0),
+    ],
+)
+def test_one_stream(reached: int, reach: Reach, call: int) -> None:
+    (position,) = positions(page((0, progress.end_marker(100), reached)), order_of(*FLAT))
+    assert (position.reach, position.call, position.host) == (reach, call, 100)
+
+
+NESTED = [begin(1), begin(2), end(2), begin(3), end(3), end(1), begin(4)]
+
+
+@pytest.mark.parametrize(
+    ("reached", "reach", "call"),
+    [
+        (progress.begin_marker(1), Reach.IN_CALL, 1),
+        (progress.begin_marker(2), Reach.IN_CALL, 2),
+        (progress.end_marker(2), Reach.IN_CALL, 1),
+        (progress.end_marker(3), Reach.IN_CALL, 1),
+        (progress.end_marker(1), Reach.UNRECORDED, 1),
+    ],
+)
+def test_nested_calls_share_the_slot(reached: int, reach: Reach, call: int) -> None:
+    (position,) = positions(page((0, progress.begin_marker(4), reached)), order_of(*NESTED))
+    assert (position.reach, position.call) == (reach, call)
+
+
+def test_streams_that_did_not_catch_up_come_first_in_order() -> None:
+    order = order_of(begin(1, 7), end(1, 7), begin(2, 8), begin(3, 9), end(3, 9), end(2, 8))
+    found = positions(page((7, 3, 3), (9, 7, 6), (8, 5, 4)), order)
+    assert [(position.stream, position.reach) for position in found] == [
+        (8, Reach.IN_CALL),
+        (9, Reach.IN_CALL),
+        (7, Reach.CAUGHT_UP),
+    ]
+
+
+def test_a_marker_that_the_record_does_not_have_is_not_guessed_at() -> None:
+    (position,) = positions(page((0, progress.end_marker(100), progress.end_marker(50))), order_of(*FLAT[150:]))
+    assert position.reach is Reach.CANNOT_TELL
+
+
+@given(first=st.integers(2**31 - 300, 2**31 - 1), reached=st.integers(0, 199))
+def test_the_word_may_wrap_around(first: int, reached: int) -> None:
+    calls = range(first, first + 100)
+    records = [record for n in calls for record in (begin(n), end(n))]
+    marker = [progress.begin_marker(n) + side for n in calls for side in (0, 1)][reached]
+    (position,) = positions(page((0, progress.end_marker(calls[-1]), marker % 2**32)), order_of(*records))
+    if reached == 199:
+        assert position.reach is Reach.CAUGHT_UP
+    else:
+        assert position.call == calls[reached // 2]
+        assert position.reach is (Reach.UNRECORDED if reached % 2 else Reach.IN_CALL)
