@@ -3,7 +3,7 @@
     python scripts/record_golden.py OUT
 
 For each program and level: the text log, the recording, and the report on it. Tensors are left out of the
-dumps, which keep their metadata.
+dumps, which keep their metadata, and so are marker pages.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def record(name: str, words: tuple[str, ...], level: int, folder: Path) -> None:
         capture_output=True,
     )
     (folder / f"{name}.py").unlink()
-    for tensors in folder.rglob("*.pt"):
-        tensors.unlink()
+    for left_out in (*folder.rglob("*.pt"), *folder.rglob("*.bin")):
+        left_out.unlink()
     for file in filter(Path.is_file, folder.rglob("*")):
         file.write_text(without_paths(file.read_text(), folder))
 
 
 def without_paths(text: str, folder: Path) -> str:
     """``text`` without where this machine keeps things."""
-    text = text.replace(f"{folder}/", "").replace(str(folder), ".")
+    text = text.replace(f"{folder}/", "").replace(str(folder), ".").replace(f"{PROGRAMS.parent.parent.parent}/", "")
     return re.sub(r"/[\w./-]+/site-packages/", "site-packages/", text)
 
 
