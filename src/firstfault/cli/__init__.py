@@ -14,10 +14,10 @@ from typing import Any
 
 import typer
 
-from firstfault.cli import log, report, run
+from firstfault.cli import live, log, report, run
 from firstfault.errors import ExitCode, FirstFaultError
 
-COMMANDS = (run, report, log)
+COMMANDS = (run, report, log, live)
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C has ended, as shells have it."""

@@ -16,6 +16,7 @@ import msgspec
 
 from firstfault import __version__, peers
 from firstfault.errors import SettingError, UsageError
+from firstfault.read.formats import marker_page
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER, SESSION, STDERR_TAIL
 from firstfault.settings import LEVEL_FORMS, Level
 from firstfault.tools.runner import Ending
@@ -53,7 +54,9 @@ class Session:
     made: bool
 
     def close(self, ending: Ending) -> None:
-        """Add to ``session.json`` how the command ended."""
+        """Add to ``session.json`` how the command ended, and take in how far its devices had got."""
+        with contextlib.suppress(OSError):
+            marker_page.collect(self.folder)
         try:
             session = msgspec.json.decode((self.folder / SESSION).read_bytes(), type=dict[str, Any])
             session |= {

@@ -12,33 +12,37 @@ from firstfault.record import layout, progress
 
 def find(folder: Path) -> progress.Page | None:
     """The page of the process whose folder in a recording is ``folder``; None where it left none."""
-    for path in (folder / layout.PROGRESS, layout.marker_page(folder)):
-        try:
-            if path.is_file():
-                return progress.parse(path.read_bytes()[: progress.PAGE_BYTES])
-        except (OSError, progress.NotAPage):
-            continue
-    return None
+    return _parsed(folder / layout.PROGRESS) or _parsed(layout.marker_page(folder))
 
 
 def collect(recording: Path) -> None:
-    """Move the pages of a recording's dead processes from shared memory to where they belong."""
+    """Move the pages of a recording's dead processes from shared memory to where they belong.
+
+    Raises:
+        OSError: one cannot be moved; it stays where it is.
+    """
     for folder in filter(Path.is_dir, recording.iterdir()):
-        page = layout.marker_page(folder)
-        if not page.is_file():
+        path = layout.marker_page(folder)
+        page = _parsed(path)
+        if page is None or Path(f"/proc/{page.pid}").exists():
             continue
-        (folder / layout.PROGRESS).write_bytes(page.read_bytes())
-        (folder / layout.PROGRESS).chmod(layout.PRIVATE_FILE)
-        page.unlink()
+        kept = folder / layout.PROGRESS
+        kept.touch(layout.PRIVATE_FILE)
+        kept.write_bytes(path.read_bytes())
+        path.unlink()
+
+
+def _parsed(path: Path) -> progress.Page | None:
+    try:
+        return progress.parse(path.read_bytes()[: progress.PAGE_BYTES]) if path.is_file() else None
+    except (OSError, progress.NotAPage):
+        return None
 
 
 def folder_of(pid: int) -> Path | None:
     """The folder of the living process ``pid`` in its recording, by its page in shared memory."""
     for path in layout.SHARED_MEMORY.glob("firstfault-*"):
-        try:
-            page = progress.parse(path.read_bytes()[: progress.PAGE_BYTES])
-        except (OSError, progress.NotAPage):
-            continue
-        if page.pid == pid:
+        page = _parsed(path)
+        if page is not None and page.pid == pid:
             return Path(page.folder)
     return None
