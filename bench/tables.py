@@ -157,7 +157,7 @@ def _faster_rows(costs: Costs) -> Iterable[list[str]]:
             times = costs.times_cheaper(TEXT, peer, level, RMS_NORM)
             name = f"level {level}: firstfault's text / {peers.PEERS[peer].title}"
             met = statistics.median(times) >= goals[level]
-            yield [name, _spread(times, _one_in), f"≤ {_one_in(goals[level])}", _result(met)]
+            yield [name, _spread(times, _one_in), f"≤ 1/{goals[level]}", _result(met)]
 
 
 def _both_rows(costs: Costs) -> Iterable[list[str]]:
@@ -219,4 +219,4 @@ def _factor(value: float) -> str:
 
 def _one_in(times: float) -> str:
     """A ratio as ``1/17.3``, or as a plain factor where it is above one."""
-    return f"1/{times:.3g}" if times >= 1 else f"{1 / times:.3g}"
+    return f"1/{times:.2f}" if times >= 1 else f"{1 / times:.2f}"

@@ -40,6 +40,7 @@ _ALIGNMENT = 64  # torch maps storages from the file, and pads them to this
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _END = struct.Struct("<4sHHHHIIH")
+_CRC = struct.Struct("<I")
 _NO_DATE = (0, 0x21)  # 1 January 1980, the zip epoch: time and date fields
 
 
@@ -152,21 +153,39 @@ def _pickle(views: tuple[View, ...], sizes: tuple[int, ...]) -> bytes:
 
 def _zip(folder: str, entries: list[tuple[str, memoryview]]) -> list[bytes | memoryview]:
     """The pieces of a zip archive of stored entries, in order."""
+    names, datas = zip(*entries, strict=True)
+    heads, records, end = _frame(folder, names, tuple(map(len, datas)))
     pieces: list[bytes | memoryview] = []
     directory: list[bytes] = []
-    position = 0
-    for name, data in entries:
+    for data, (before, after), (start, rest) in zip(datas, heads, records, strict=True):
+        crc = _CRC.pack(zlib.crc32(data))
+        pieces += [before + crc + after, data]
+        directory += [start, crc, rest]
+    return [*pieces, b"".join([*directory, end])]
+
+
+@lru_cache(maxsize=1024)
+def _frame(
+    folder: str, names: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], bytes]:
+    """All of an archive but its data and their checksums: each entry's head, its directory record, and the end.
+
+    Heads and records come in two parts, between which the checksum goes.
+    """
+    heads, records, position = [], [], 0
+    for name, size in zip(names, sizes, strict=True):
         path = f"{folder}/{name}".encode()
-        crc, size, start = zlib.crc32(data), len(data), position
         padding = -(position + _LOCAL.size + len(path) + 4) % _ALIGNMENT
         extra = struct.pack("<2sH", b"FB", padding) + bytes(padding)
-        common = (0, 0, *_NO_DATE, crc, size, size, len(path))
-        pieces += [_LOCAL.pack(b"PK\3\4", 0, *common, len(extra)) + path + extra, data]
-        directory.append(_CENTRAL.pack(b"PK\1\2", 0, 0, *common, 0, 0, 0, 0, 0, start) + path)
-        position += len(pieces[-2]) + size
-    central = b"".join(directory)
-    end = _END.pack(b"PK\5\6", 0, 0, len(entries), len(entries), len(central), position, 0)
-    return [*pieces, central + end]
+        common = (0, 0, *_NO_DATE, 0, size, size, len(path))
+        head = _LOCAL.pack(b"PK\3\4", 0, *common, len(extra)) + path + extra
+        record = _CENTRAL.pack(b"PK\1\2", 0, 0, *common, 0, 0, 0, 0, 0, position) + path
+        heads.append((head[:14], head[18:]))
+        records.append((record[:16], record[20:]))
+        position += len(head) + size
+    length = sum(len(start) + _CRC.size + len(rest) for start, rest in records)
+    end = _END.pack(b"PK\5\6", 0, 0, len(names), len(names), length, position, 0)
+    return heads, records, end
 
 
 def _write_all(path: Path, pieces: list[bytes | memoryview]) -> int:

@@ -38,6 +38,10 @@ PAGE = 4096
 FREE_SHARE = 20
 MOST_FREE = 2**30
 """A twentieth of the disk, at most 1 GiB, is left free for the program."""
+LOOK_SECONDS = 1.0
+"""How long what was seen of a disk with much more than that free holds."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Skipped(Exception):
@@ -54,6 +58,7 @@ class Dumper:
         self._calls: dict[str, int] = {}
         self._complete: deque[tuple[Path, int]] = deque()
         self._kept_bytes = 0
+        self._spare, self._looked = 0, 0.0
         self._counting = threading.Lock()
         self.wanted = lru_cache(maxsize=None)(self._wanted)
 
@@ -99,9 +104,15 @@ class Dumper:
         budget = self._settings.dump_max_bytes
         if held + nbytes > budget:
             raise Skipped(f"{held + nbytes} bytes of tensors exceed FIRSTFAULT_DUMP_MAX_BYTES={budget}")
+        self._spare -= nbytes
+        now = time.monotonic()
+        if self._spare > MOST_FREE and now < self._looked + LOOK_SECONDS:
+            return  # so much was free a moment ago that the others cannot have used it up
+        self._looked = now
         disk = shutil.disk_usage(self._folder)
         keep_free = min(MOST_FREE, disk.total // FREE_SHARE)
-        if disk.free - nbytes < keep_free:
+        self._spare = disk.free - nbytes - keep_free
+        if self._spare < 0:
             raise Skipped(f"{nbytes} bytes of tensors would leave less than {keep_free} bytes of disk free")
 
     def complete(self, folder: Path, nbytes: int) -> None:
@@ -288,8 +299,12 @@ def _write(path: Path, taken: snapshot.Snapshot, state: dict[str, bytes]) -> int
 
 def _one_field_a_line(fields: dict[str, Any]) -> bytes:
     """JSON that a person can read and that stays within a page for most calls."""
-    lines = [f"  {json.dumps(name)}: ".encode() + msgspec.json.encode(value) for name, value in fields.items()]
-    return b"{\n" + b",\n".join(lines) + b"\n}"
+    return b"{\n" + b",\n".join([_field(name) + _encode(value) for name, value in fields.items()]) + b"\n}"
+
+
+@lru_cache(maxsize=64)
+def _field(name: str) -> bytes:
+    return f"  {json.dumps(name)}: ".encode()
 
 
 def _random_state(devices: set[torch.device]) -> dict[str, bytes]:

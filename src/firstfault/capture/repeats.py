@@ -25,7 +25,7 @@ MOST_LAYOUTS = 8
 MOST_VALUES = 64
 LONGEST_STRING = 200
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-_COMPARABLE = frozenset((bool, int, float, str, type(None)))
+_COMPARABLE = frozenset((bool, int, type(None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,8 @@ class Repeats:
                 and layout.looks_the_same(*[values[index] for index in layout.tensors])
                 and [values[index] for index in layout.others] == layout.values
             ):
-                if layout is not layouts[0]:
-                    layouts.remove(layout)
-                    layouts.insert(0, layout)
+                if layout is not layouts[0]:  # a new list: another thread may be going through the old one
+                    self._layouts[op] = [layout, *(other for other in layouts if other is not layout)]
                 return layout.text
         return None
 
@@ -85,9 +84,7 @@ class Repeats:
         except RuntimeError:  # no strides: sparse, nested
             return
         layout = _Layout(types, names, tensors, others, [values[index] for index in others], same, text)
-        layouts = self._layouts.setdefault(op, [])
-        layouts.insert(0, layout)
-        del layouts[MOST_LAYOUTS:]
+        self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
 
 
 def _comparable(value: Any) -> bool:
@@ -96,7 +93,9 @@ def _comparable(value: Any) -> bool:
         return _has_strides(value)
     if kind is str:
         return len(value) <= LONGEST_STRING
-    return kind in _COMPARABLE and not (kind is float and value == 0)  # 0.0 equals -0.0 and prints differently
+    if kind is float:
+        return bool(value == value and value != 0)  # NaN equals nothing; 0.0 equals -0.0 and prints differently
+    return kind in _COMPARABLE
 
 
 def _has_strides(tensor: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ looks like an earlier call is written as that was. It is the way that SGLang's o
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ class TextOnly:
         """``described`` tells whether arguments and results are written, or names alone."""
         self.text = text
         self._described = described
+        self._named: dict[str, TextCall] = {}
         self._inputs = Repeats()
         self._outputs = Repeats()
 
@@ -33,7 +35,7 @@ class TextOnly:
         """Write that a call begins."""
         if not self._described:
             self.text.opening(time.time(), op, thread.tid, b"")
-            return TextCall(self, thread, op)
+            return self._named.get(op) or self._named.setdefault(op, TextCall(self, op))
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         arguments = self._inputs.find(op, values, names)
         if arguments is None:
@@ -42,9 +44,7 @@ class TextOnly:
                 arguments = text_log.inputs(schema.Inputs(0, *described)).encode("utf-8", "replace")
                 self._inputs.keep(op, values, names, arguments)
         self.text.opening(time.time(), op, thread.tid, arguments)
-        call = DescribedCall(self, thread, op)
-        call.given = (len(args), names)
-        return call
+        return DescribedCall(self, thread, op, (len(args), names))
 
     def returned(self, call: DescribedCall, result: Any) -> None:
         """Write a result."""
@@ -59,13 +59,12 @@ class TextOnly:
 
 
 class TextCall:
-    """A call of which the name is written; its return is not."""
+    """A call of which the name is written; its return is not. All calls of an operator are the same."""
 
-    __slots__ = ("mutates", "op", "text_only", "thread")
+    __slots__ = ("_text_only", "mutates", "op")
 
-    def __init__(self, text_only: TextOnly, thread: Thread, op: str) -> None:
-        self.text_only = text_only
-        self.thread = thread
+    def __init__(self, text_only: TextOnly, op: str) -> None:
+        self._text_only = text_only
         self.op = op
         self.mutates: Collection[int | str] = ()
 
@@ -74,43 +73,42 @@ class TextCall:
 
     def raised(self, error: BaseException) -> None:
         """Write that the call ended in ``error``."""
-        if self.text_only.text.closed:
-            return
-        thread = self.thread
-        thread.busy = True
         try:
-            message = guard.message_of(error)
-            record = schema.Raise(0, time.time_ns(), type(error).__name__, message, thread.tid)
-            self.text_only.text.raised(record, self.op)
+            if not self._text_only.text.closed:  # begun in the process that this one was forked from
+                record = schema.Raise(
+                    0, time.time_ns(), type(error).__name__, guard.message_of(error), threading.get_native_id()
+                )
+                self._text_only.text.raised(record, self.op)
         except Exception as internal:
             guard.internal_error("recording an exception", internal)
-        finally:
-            thread.busy = False
 
 
 class DescribedCall(TextCall):
     """A call of which arguments and result are written."""
 
-    __slots__ = ("given",)
+    __slots__ = ("_given", "thread")
 
-    given: tuple[int, tuple[str, ...]]
-    """How many arguments it was given by position, and the names of the others."""
+    def __init__(self, text_only: TextOnly, thread: Thread, op: str, given: tuple[int, tuple[str, ...]]) -> None:
+        """``given`` is how many arguments it was given by position, and the names of the others."""
+        super().__init__(text_only, op)
+        self.thread = thread
+        self._given = given
 
     def mutated(self) -> list[str]:
         """The arguments that it is declared to write to; nothing watches for others here."""
         if not self.mutates:
             return []
-        count, names = self.given
+        count, names = self._given
         return [describe.label((where,)) for where in (*range(count), *names) if where in self.mutates]
 
     def returned(self, result: Any) -> None:
         """Write the result."""
-        if self.text_only.text.closed:  # begun in the process that this one was forked from
+        if self._text_only.text.closed:
             return
         thread = self.thread
         thread.busy = True
         try:
-            self.text_only.returned(self, result)
+            self._text_only.returned(self, result)
         except Exception as internal:
             guard.internal_error("recording a return", internal)
         finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,7 +67,7 @@ class TextWriter:
         self._sink = sink
         self._losses = _Losses(name)
         self._pid = os.getpid()
-        self._own_thread = None if shared else threading.main_thread().native_id
+        self._own_thread = None if shared else self._pid  # the main thread's; threading misses that a fork changes it
         self._names: dict[str, bytes] = {}
         self._second, self._stamp = 0, b""
         self.closed = False
@@ -281,7 +280,7 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
                 level=chosen.level,
                 segment=segment,
                 ppid=os.getppid(),
-                main_tid=threading.main_thread().native_id or 0,
+                main_tid=os.getpid(),
                 versions=versions,
             )
         )

@@ -108,6 +108,11 @@ class Variant:
         if len(self.last_dims) < _MOST_LAYOUTS:
             self.last_dims.add(last_dims(found))
 
+    def fits(self, ranks: dict[str, int]) -> bool:
+        """Whether it has some of these places, with the same number of dimensions in each."""
+        shared = ranks.keys() & self.places.keys()
+        return bool(shared) and all(len(self.places[label].dims) == ranks[label] for label in shared)
+
     def _tie(self, extents: dict[Position, int]) -> None:
         """Dimensions stay tied as long as they have the same extent."""
         regrouped: dict[tuple[int, int], Tie] = {}
@@ -143,8 +148,18 @@ class Earlier:
                 variant.places[label].add_values(tensor)
 
     def of(self, record: schema.Call) -> Variant | None:
-        """The earlier calls that are like this one, if there were any."""
-        return self._variants.get((record.op, _ranks(compared(record))))
+        """The earlier calls that are like this one, if there were any.
+
+        Where no call had tensors in just these places, as with an optional argument or a torn record, those are
+        like it that agree on the ranks of the tensors that they share.
+        """
+        found = compared(record)
+        variant = self._variants.get((record.op, _ranks(found)))
+        if variant is not None:
+            return variant
+        ranks = {label: len(tensor.shape) for label, tensor in found}
+        fitting = [variant for variant in self.variants(record.op) if variant.fits(ranks)]
+        return max(fitting, key=lambda variant: variant.count, default=None)
 
     def variants(self, op: str) -> list[Variant]:
         """All uses of an operator's name."""

@@ -136,3 +136,21 @@ def test_a_torch_without_guards_describes_each_anew(record: Record, monkeypatch:
     for _ in range(3):
         call(torch.ones(2))
     assert found.text().count("shape=(2,)") == 3
+
+
+def test_a_nan_is_not_kept() -> None:
+    known = repeats.Repeats()
+    known.keep("op", (float("nan"),), (), b"text")
+    known.keep("op", (-0.0,), (), b"text")
+    assert not known._layouts
+
+
+def test_layouts_are_reordered_without_changing_the_list_that_another_thread_reads() -> None:
+    known = repeats.Repeats()
+    for number in range(3):
+        known.keep("op", (number,), (), str(number).encode())
+    before = known._layouts["op"]
+    order = list(before)
+    assert known.find("op", (0,), ()) == b"0"
+    assert before == order
+    assert [layout.text for layout in known._layouts["op"]] == [b"0", b"2", b"1"]

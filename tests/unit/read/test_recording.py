@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firstfault.diagnose import investigate
 from firstfault.diagnose.report import Report, Verdict
 from firstfault.errors import UnreadableInput
 from firstfault.read.formats.recording import Recording, Statistics
@@ -90,7 +91,7 @@ def test_truncated_at_every_byte(tmp_path: Path) -> None:
     op = ""
     for length in range(len(whole) + 1):
         segment.write_bytes(whole[:length])
-        found = report(path)
+        found = investigate.report_on(path, last=5, advance=lambda count: None)
         op = ends.get(length, ends.get(length + 1, op))  # without its line break a record is whole
         in_flight = [process.suspect.op for process in found.processes if process.verdict is Verdict.IN_FLIGHT and process.suspect]
         assert in_flight == ([op] if op else []), length

@@ -34,6 +34,7 @@ _OWN: Identity = (MAIN, 0)
 _CALL = re.compile(
     rb"(?:SGLang|SGLANG) Kernel API Call: |FlashInfer API Call: |^[ \t]{0,16}(?:arg\[0\]=)?Tensor\(", re.MULTILINE
 )
+_ENDS_IN_A_NAME = re.compile(r"API Call: \S*\Z")
 _SNIFFED = 64 * 2**20
 _SNIFFED_AT_ONCE = 2**20
 _OVERLAP = 64
@@ -213,8 +214,7 @@ class KernelApiLog:
 
 def _marked(unit: Unit) -> Unit:
     """The last unit of a torn log; a name that the end of the file may have cut short says so."""
-    last_line = unit.text.rpartition("\n")[2]
-    return unit._replace(text=unit.text + "…") if _CALL.search(last_line.encode()) else unit
+    return unit._replace(text=unit.text + "…") if _ENDS_IN_A_NAME.search(unit.text) else unit
 
 
 def _forget_lost(stack: list[tuple[int, str]], op: str) -> None:

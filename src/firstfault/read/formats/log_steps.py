@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from firstfault.read.formats import values
-from firstfault.read.formats.text_blocks import Block, blocks, is_flattened, unflatten
+from firstfault.read.formats.text_blocks import Block, blocks, is_flattened, nameless, unflatten
 from firstfault.record import schema
 
 Identity: TypeAlias = tuple[str, int]
@@ -26,7 +26,6 @@ Identity: TypeAlias = tuple[str, int]
 
 LONGEST_NAME = 1000
 LONGEST_MESSAGE_LINES = 50
-LARGEST_SECTION = 8 * 2**20
 
 _STAMP_LENGTH = len("[2026-03-19 00:47:30] ")
 _KEPT_UNIT = 8192
@@ -115,90 +114,48 @@ def steps(text: str) -> tuple[str, tuple[Step, ...]]:
 
 
 def _steps(text: str) -> tuple[Step, ...]:
-    return tuple(_Unit(text).steps())
+    found = tuple(step for block in blocks(text) for step in _block_steps(block))
+    if found or (block := nameless(text)) is None:
+        return found
+    body = block.body if block.body.startswith("arg[") else f"arg[0]={block.body}"
+    return (Nameless(block.line, _positional(values.unindented(body))),)
 
 
 _kept_steps = lru_cache(maxsize=1024)(_steps)
 
 
-class _Unit:
-    """One unit being taken apart."""
+def _block_steps(block: Block) -> Iterator[Step]:
+    title = block.title
+    if (side := _SECTIONS.get(title)) is not None:
+        yield from _section_steps(side, block.line, block.body)
+    elif is_flattened(title):
+        for restored in unflatten(block):
+            yield from _block_steps(restored)
+    elif match := _HEAD.match(title):
+        yield from _head_steps(match, block)
+    elif (dump := _dump_line(title)) is not None:
+        yield dump
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._section: tuple[str, int, list[str]] | None = None
-        self._exception: tuple[re.Match[str], int, Identity | None, list[str]] | None = None
-        self._size = 0
 
-    def steps(self) -> Iterator[Step]:
-        """Its steps."""
-        for block in blocks(self._text):
-            yield from self._take(block)
-        yield from self._flush()
+def _head_steps(match: re.Match[str], block: Block) -> Iterator[Step]:
+    rest, stamp = match["rest"].strip(), match["stamp"] or ""
+    identity = _identity(block.body)
+    if match["what"] == "Exception":
+        yield _raised(block.line, stamp, identity, _message(rest, block.body))
+        return
+    yield Named(block.line, rest[:LONGEST_NAME], stamp, match["writer"] == "FlashInfer", identity)
+    if block.body.lstrip().startswith("arg["):  # pasted without the title of the section
+        yield from _section_steps("args", block.line, block.body)
 
-    def _take(self, block: Block) -> Iterator[Step]:
-        title = block.title
-        if (side := _SECTIONS.get(title)) is not None:
-            yield from self._flush()
-            self._section, self._size = (side, block.line, []), 0
-            self._go_on(block.body)
-        elif title[:1] in ("=", "[", "S", "F", "P", "K", "O") and is_flattened(title):
-            for restored in unflatten(block):
-                yield from self._take(restored)
-        elif title[:1] == "=":
-            yield from self._flush()
-        elif title[:1] in ("[", "S", "F") and (match := _HEAD.match(title)):
-            yield from self._flush()
-            yield from self._head(match, block)
-        elif (dump := _dump_line(title)) is not None:
-            yield from self._flush()
-            yield dump
-        else:
-            yield from self._other(block)
 
-    def _head(self, match: re.Match[str], block: Block) -> Iterator[Step]:
-        identity = _identity(block.body)
-        if match["what"] == "Exception":
-            self._exception = (match, block.line, identity, [match["rest"].rstrip()])
-        else:
-            op = match["rest"].strip()[:LONGEST_NAME]
-            yield Named(block.line, op, match["stamp"] or "", match["writer"] == "FlashInfer", identity)
-            if block.body.lstrip().startswith("arg["):  # pasted without the title of the section
-                self._section, self._size = ("args", block.line, [block.body]), 0
-
-    def _other(self, block: Block) -> Iterator[Step]:
-        """A line without indent that is no title: the rest of a ``repr`` or message, or the program's own."""
-        text = f"{block.title}\n{block.body}" if block.body else block.title
-        if self._exception is not None:
-            lines = self._exception[3]
-            if lines[-1].endswith(")") or len(lines) >= LONGEST_MESSAGE_LINES:
-                yield from self._flush()
-            else:
-                lines.append(block.title)
-        elif self._section is not None:
-            if not block.title.startswith("-----"):
-                self._go_on(text)
-        elif block.title.lstrip().startswith("arg["):
-            self._section, self._size = ("args", block.line, [text]), 0
-        elif block.title.lstrip().startswith("Tensor("):
-            self._section, self._size = ("nameless", block.line, ["arg[0]=" + text.lstrip()]), 0
-
-    def _go_on(self, text: str) -> None:
-        """More lines of the section, up to what one may hold."""
-        assert self._section is not None
-        self._size += len(text)
-        if text and self._size <= LARGEST_SECTION:
-            self._section[2].append(text)
-
-    def _flush(self) -> Iterator[Step]:
-        """End what is being read."""
-        section, self._section = self._section, None
-        exception, self._exception = self._exception, None
-        if section is not None:
-            yield from _section_steps(section[0], section[1], "\n".join(section[2]))
-        if exception is not None:
-            match, line, identity, lines = exception
-            yield _raised(match, line, identity, "\n".join(lines))
+def _message(first: str, following: str) -> str:
+    """The text of an exception: it goes on until the bracket that it began in is closed."""
+    text = first
+    for line in following.split("\n", LONGEST_MESSAGE_LINES)[:LONGEST_MESSAGE_LINES]:
+        if text.endswith(")") and text.count("(") <= text.count(")"):
+            break
+        text = f"{text}\n{line}"
+    return text if text.endswith(")") else first  # brackets of its own may never close
 
 
 def _section_steps(side: str, line: int, body: str) -> Iterator[Step]:
@@ -210,8 +167,6 @@ def _section_steps(side: str, line: int, body: str) -> Iterator[Step]:
     elif side == "kwargs":
         found, whole = values.section(body)
         yield Given(None, {name[:LONGEST_NAME]: value for name, value in found.items()}, whole)
-    elif side == "nameless":
-        yield Nameless(line, _positional(values.unindented(body)))
     elif side == "args":
         taken = values.section(body)
         yield Given(_positional(taken), None, taken.whole)
@@ -229,10 +184,10 @@ def _gave(line: int, body: str) -> Gave:
     return Gave(line, found.get("return"), names, identity, whole)
 
 
-def _raised(match: re.Match[str], line: int, identity: Identity | None, text: str) -> Raised:
+def _raised(line: int, stamp: str, identity: Identity | None, text: str) -> Raised:
     found = _EXCEPTION.fullmatch(text)
     op, kind, message = (found["op"], found["type"], found["message"]) if found else (text, "", "")
-    return Raised(line, op[:LONGEST_NAME], match["stamp"] or "", kind, message.removesuffix(")").rstrip("\n"), identity)
+    return Raised(line, op[:LONGEST_NAME], stamp, kind, message.removesuffix(")").rstrip("\n"), identity)
 
 
 def _identity(body: str) -> Identity | None:

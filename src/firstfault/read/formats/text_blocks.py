@@ -29,6 +29,12 @@ _HEAD = r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?(?:SGLang Kernel|SGLANG Kernel
 _TITLE = r"(?:Positional|Keyword) input arguments:|Output:"
 _MARK = re.compile(rf"={{8,}}|{_HEAD}|{_TITLE}")
 _FLATTENED = re.compile(rf"(?:={{8,}} (?={_HEAD})|{_HEAD}(?=.* (?:(?:{_TITLE}) |={{8,}}|arg\[\d+\]=))|(?:{_TITLE}) )")
+_START = re.compile(
+    r"\n(?=[=\[SFPKODTI])"  # the line break comes first because it can be searched for quickly
+    rf"(?:={{8,}}|{_HEAD}|(?:{_TITLE}|Output value:)(?=[ \n]|$)|Default parameters "
+    r"|Dumped |Inputs dumped |Outputs dumped |Tensor dump skipped: )"
+)
+_NAMELESS = re.compile(r"\n {0,16}(?=Tensor\(|arg\[0\]=)")
 _FIRST_ARGUMENT = re.compile(r" (?=arg\[\d+\]=)")
 _BREAK = re.compile(
     r"(?<=[(\[{]) (?=\S)"  # after a bracket that opened a line's end
@@ -57,30 +63,42 @@ class Block(NamedTuple):
 
 def units(file: BinaryIO, advance: Advance, problems: Problems) -> Iterator[Unit]:
     """The units of a file, in constant memory; the last one has no rule after it."""
-    line, rest = 1, ""
+    line, rest, skipping = 1, "", False
     for text in _texts(file, advance):
-        *whole, rest = (rest + text).split(_RULE_LINE)
+        rest += text
+        if skipping:
+            end = _next_line(rest)
+            line, rest, skipping = line + rest.count("\n", 0, end), rest[end:], end == len(rest) - 1
+        *whole, rest = rest.split(_RULE_LINE)
         for unit in whole:
             yield Unit(line, unit, ended=True)
             line += unit.count("\n") + 1
         if len(rest) > LONGEST_BLOCK:
-            kept = _last_start(rest)
-            if kept == 0:
+            end = _last_line(rest)
+            if end == 0:
                 problems.add(f"a block of more than {LONGEST_BLOCK} characters was cut")
-                kept = len(rest)
-            yield Unit(line, rest[:kept], ended=False)
-            line += rest.count("\n", 0, kept)
-            rest = rest[kept:]
+                skipping, end = True, len(rest) - 1
+            yield Unit(line, rest[: min(end, LONGEST_BLOCK + CHUNK)], ended=False)
+            line, rest = line + rest.count("\n", 0, end), rest[end:]
     yield Unit(line, rest, ended=False)
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The blocks of a unit."""
-    line = 0
-    for block in _START.split(text):
-        title, _, body = block.rstrip("\n").partition("\n")
+    """The blocks of a unit; what stands before the first title is the program's own."""
+    text = "\n" + text
+    starts = [match.start() + 1 for match in _START.finditer(text)]
+    line, counted = -1, 0
+    for start, end in zip(starts, [*starts[1:], len(text) + 1], strict=False):  # without any, none
+        line, counted = line + text.count("\n", counted, start), start
+        title, _, body = text[start : end - 1].rstrip("\n").partition("\n")
         yield Block(line, title, body)
-        line += block.count("\n") + 1
+
+
+def nameless(text: str) -> Block | None:
+    """The tensors of a text that names no call, as people paste them."""
+    text = "\n" + text
+    match = None if _START.search(text) else _NAMELESS.search(text)
+    return Block(text.count("\n", 1, match.end()), "", text[match.end() :]) if match else None
 
 
 def is_flattened(title: str) -> bool:
@@ -115,13 +133,22 @@ def _restored(text: str) -> str:
     return "\n".join(lines)
 
 
-def _last_start(text: str) -> int:
-    """Where the last block of a text begins."""
+def _last_line(text: str) -> int:
+    """Where the last line without indent begins; 0 where the first is the only one."""
     at = len(text) - 1
     while (at := text.rfind("\n", 0, at)) >= 0:
-        if text[at + 1] != " ":
+        if text[at + 1] not in " \n":
             return at + 1
     return 0
+
+
+def _next_line(text: str) -> int:
+    """Where the next line without indent begins; at the last character where none does."""
+    at = -1
+    while 0 <= (at := text.find("\n", at + 1)) < len(text) - 1:
+        if text[at + 1] not in " \n":
+            return at + 1
+    return max(len(text) - 1, 0)
 
 
 def _texts(file: BinaryIO, advance: Advance) -> Iterator[str]:

@@ -69,6 +69,8 @@ _WHY = "not described: "
 _NO_STATISTICS = ("[stats ", "[statistics ")
 DEEPEST = 50
 """Nesting of values beyond what any recorder describes; functions over values recurse."""
+MOST_LINES = 100_000
+"""Lines of one value, and of the program's own after it, that are looked at."""
 _LONGEST_LITERAL = 20_000
 _LONGEST_TEXT = 1000
 _KEPT_VALUE = 2048
@@ -143,7 +145,7 @@ class _Lines:
     """The lines of a value, taken one by one; blank ones are passed over."""
 
     def __init__(self, text: str) -> None:
-        self._lines = text.split("\n")
+        self._lines = text.split("\n", MOST_LINES)
         self._at = 0
         self.indent = 0
         self.whole = True

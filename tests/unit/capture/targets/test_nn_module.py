@@ -404,6 +404,63 @@ class TestProgramSeesNoDifference:
         assert result is got
 
 
+class TestQwen3:
+    """A model as it is served, with random weights."""
+
+    @pytest.fixture(scope="class")
+    def model(self) -> Any:
+        transformers = pytest.importorskip("transformers")
+        torch.manual_seed(0)
+        config = transformers.Qwen3Config(
+            vocab_size=128,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            max_position_embeddings=64,
+        )
+        return transformers.Qwen3ForCausalLM(config).eval()
+
+    @pytest.fixture(scope="class")
+    def plain(self, model: Any) -> torch.Tensor:
+        found: torch.Tensor = _untouched(lambda: model(self.ids()).logits)
+        return found
+
+    @staticmethod
+    def ids() -> torch.Tensor:
+        return torch.arange(7).unsqueeze(0) + 3
+
+    @pytest.mark.parametrize("level", [1, 3, 5, 10])
+    @pytest.mark.parametrize("text_only", [False, True])
+    def test_logits_are_bit_equal(
+        self, record: Record, model: Any, plain: torch.Tensor, level: int, text_only: bool
+    ) -> None:
+        recording = record(level, **({"recording": None} if text_only else {}))
+
+        assert same(model(self.ids()).logits, plain)
+
+        if not text_only:
+            called = names(recording)
+            assert called[0] == "Qwen3ForCausalLM"
+            assert called[-1] == "Qwen3ForCausalLM.lm_head"
+            assert "Qwen3ForCausalLM.model.layers.1.self_attn.q_proj" in called
+            assert len(called) > 40
+
+    def test_generated_tokens_are_the_same(self, record: Record, model: Any) -> None:
+        def generate() -> list[int]:
+            torch.manual_seed(1)
+            found = model.generate(self.ids(), max_new_tokens=5, do_sample=True, pad_token_id=0)
+            return list(found[0].tolist())
+
+        expected = _untouched(generate)
+        recording = record(3)
+
+        assert generate() == expected
+        assert names(recording).count("Qwen3ForCausalLM") == 5
+
+
 class TestUnusualModules:
     def test_unhashable(self, recorded: Recording) -> None:
         class Unhashable(nn.ReLU):
