@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.diagnose.device import Order, Position, Reach, positions
+from firstfault.diagnose.device import Position, Reach, positions
 from firstfault.read.formats import marker_page
 from firstfault.read.formats.recording import Recording
+from firstfault.read.marks import Order
 from firstfault.record import layout
 
 PROGRAM = Path(__file__).parent / "programs" / "faults.py"

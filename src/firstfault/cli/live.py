@@ -17,7 +17,7 @@ def command(
     from firstfault.diagnose import live
 
     folder = live.recording_of(int(target)) if target.isdigit() and not Path(target).exists() else Path(target)
-    standings = live.standings(folder)
-    for standing in standings:
-        process = f"{standing.process}  " if len({other.process for other in standings}) > 1 else ""
-        print(one_line(process + live.sentence(standing)))
+    found = live.standings(folder)
+    several = len({process for process, _ in found}) > 1
+    for process, sentence in found:
+        print(one_line(f"{process}  {sentence}" if several else sentence))

@@ -9,14 +9,12 @@ culprit, the first call in stream order whose device work began and did not comp
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
-from firstfault.record import progress, schema
-
-MOST_AHEAD = 65536
-"""Markers remembered of a stream; a launch queue holds about a thousand."""
+from firstfault.read.marks import Order
+from firstfault.record import progress
 
 
 class Reach(str, Enum):
@@ -26,23 +24,6 @@ class Reach(str, Enum):
     IN_CALL = "in a call"
     UNRECORDED = "in unrecorded work"
     CANNOT_TELL = "could not tell"
-
-
-@dataclass
-class Order:
-    """The markers of a process, per device and stream, in the order that the host enqueued them."""
-
-    streams: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
-
-    def take(self, record: schema.Record) -> None:
-        """Note the marker of a record, if it had one."""
-        if isinstance(record, schema.Call) and record.device >= 0:
-            self._add(record.device, record.stream, progress.begin_marker(record.n))
-        elif isinstance(record, schema.Return) and record.device >= 0:
-            self._add(record.device, record.stream, progress.end_marker(record.n))
-
-    def _add(self, device: int, stream: int, marker: int) -> None:
-        self.streams.setdefault((device, stream), deque(maxlen=MOST_AHEAD)).append(marker)
 
 
 @dataclass(frozen=True)
@@ -105,3 +86,17 @@ def _enclosing(markers: list[int], index: int) -> int:
         elif marker >> 1 not in ended:
             return marker >> 1
     return 0
+
+
+def sentence(position: Position, op_of: Callable[[int], str]) -> str:
+    """Where a stream stands, in words; ``op_of`` names the operator of a call."""
+    call = f"{op_of(position.call)} (call {position.call})"
+    after = f"after {call}" if position.call else "before the first call"
+    device = {
+        Reach.CAUGHT_UP: f"the device completed everything, up to {call}",
+        Reach.IN_CALL: f"the device began {call} and did not complete it",
+        Reach.UNRECORDED: f"the device is in unrecorded work {after}",
+        Reach.CANNOT_TELL: f"the device is at call {position.call}, which the record does not have",
+    }[position.reach]
+    where = f"device {position.device} stream {position.stream:#x}"
+    return f"{where}: {device}; the host got to {op_of(position.host)} (call {position.host})"

@@ -14,10 +14,10 @@ from firstfault.errors import UnreadableInput
 from firstfault.read.calls import Call, History
 from firstfault.read.events import Advance, Problems
 from firstfault.read.files import is_regular
-from firstfault.read.formats import safetensors_file, torch_archive
-from firstfault.read.formats.recording import Recording
+from firstfault.read.formats import marker_page, safetensors_file, torch_archive
+from firstfault.read.formats.recording import Recording, process_folders
 from firstfault.read.session import open_source
-from firstfault.record import layout, schema
+from firstfault.record import layout, progress, schema
 
 
 def report_on(path: Path, *, last: int, advance: Advance) -> report.Report:
@@ -41,7 +41,8 @@ def report_on(path: Path, *, last: int, advance: Advance) -> report.Report:
         source=str(path).encode("utf-8", "backslashreplace").decode(),
         kind=source.kind,
         last=last,
-        ending=_ending(session),
+        ending=_ending(session, source.stderr_tail() if isinstance(source, Recording) else ""),
+        pages=_pages(source) if isinstance(source, Recording) else {},
         complete_suspect=lambda call: _read_dump(call, path, source.problems),
     )
     if isinstance(source, Recording):
@@ -117,11 +118,19 @@ def _add_session(found: report.Report, source: Recording, session: dict[str, obj
     found.stderr = tail[-report.STDERR_LINES :]
 
 
-def _ending(session: dict[str, object]) -> report.Ending:
+def _pages(source: Recording) -> dict[str, progress.Page]:
+    """The marker pages of a recording's processes."""
+    found = {folder.name: marker_page.find(folder) for folder in process_folders(source.path)}
+    return {name: page for name, page in found.items() if page is not None}
+
+
+def _ending(session: dict[str, object], stderr: str) -> report.Ending:
     status, pid = session.get("exit_status"), session.get("pid")
     killed = isinstance(session.get("signal"), int)
     well = status == 0 and not isinstance(status, bool) and not killed and isinstance(pid, int)
-    return report.Ending(isinstance(status, int) or killed, frozenset({pid} if well and isinstance(pid, int) else ()))
+    exited_well = frozenset({pid} if well and isinstance(pid, int) else ())
+    failed = not well and report.DEVICE_ERROR.search(stderr) is not None
+    return report.Ending(isinstance(status, int) or killed, exited_well, failed)
 
 
 def _end_in_words(session: dict[str, object]) -> str:

@@ -6,28 +6,18 @@ device 0 stream 0x0: the device is in moe_align (call 37), the host has got to t
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 
-from firstfault.diagnose.device import MOST_AHEAD, Order, Position, Reach, positions
+from firstfault.diagnose.device import positions, sentence
 from firstfault.errors import UnreadableInput
 from firstfault.read.formats import marker_page
 from firstfault.read.formats.recording import Recording, process_folders
+from firstfault.read.marks import MOST_AHEAD, Order
 from firstfault.record import schema
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where one stream of one process stands, with the operators' names."""
-
-    process: str
-    position: Position
-    device_op: str
-    host_op: str
-
-
-def standings(recording: Path) -> list[Standing]:
-    """Where every stream of every process of a recording stands now, or stood when it died.
+def standings(recording: Path) -> list[tuple[str, str]]:
+    """Process and sentence: where every stream of every process of a recording stands now, or stood when it died.
 
     Raises:
         UnreadableInput: there is no recording, or none of its processes has used a GPU.
@@ -36,7 +26,7 @@ def standings(recording: Path) -> list[Standing]:
         folders = process_folders(recording)
     except OSError as error:
         raise UnreadableInput(f"cannot read {recording}: {error.strerror}") from error
-    found = [standing for folder in folders for standing in _of_process(folder)]
+    found = [(folder.name, sentence) for folder in folders for sentence in _of_process(folder)]
     if not found:
         raise UnreadableInput(
             f"no process in {recording} has progress markers; they are written once a recorded process uses a GPU"
@@ -56,7 +46,7 @@ def recording_of(pid: int) -> Path:
     return folder
 
 
-def _of_process(folder: Path) -> list[Standing]:
+def _of_process(folder: Path) -> list[str]:
     page = marker_page.find(folder)
     if page is None:
         return []
@@ -68,22 +58,5 @@ def _of_process(folder: Path) -> list[Standing]:
             if len(ops) > MOST_AHEAD:
                 ops.popitem(last=False)
     return [
-        Standing(folder.name, position, ops.get(position.call, ""), ops.get(position.host, ""))
-        for position in positions(page, order)
+        sentence(position, lambda n: ops.get(n, "a call that is not recorded")) for position in positions(page, order)
     ]
-
-
-def sentence(standing: Standing) -> str:
-    """Where a stream stands, in words."""
-    position = standing.position
-    call = f"{standing.device_op} (call {position.call})"
-    device = {
-        Reach.CAUGHT_UP: f"the device has completed everything, up to {call}",
-        Reach.IN_CALL: f"the device is in {call}",
-        Reach.UNRECORDED: f"the device is in unrecorded work after {call}"
-        if position.call
-        else "the device is in unrecorded work before the first call",
-        Reach.CANNOT_TELL: f"the device is at call {position.call}, which the record does not have",
-    }[position.reach]
-    where = f"device {position.device} stream {position.stream:#x}"
-    return f"{where}: {device}; the host has got to {standing.host_op} (call {position.host})"

@@ -5,19 +5,23 @@ Conclusion: sglang.custom_op.moe_align (call 37) was in flight when process vm-4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
-from firstfault.diagnose import rules
+from firstfault.diagnose import device, rules
 from firstfault.diagnose.finding import Finding, ranked
 from firstfault.read.calls import Call, History, Process
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
-from firstfault.record import schema
+from firstfault.record import progress, schema
 
 REPORT_VERSION = 1
+DEVICE_ERROR = re.compile(
+    r"CUDA error|cudaError|illegal memory access|device-side assert|misaligned address|Triton Error"
+)
 STDERR_LINES = 15
 LOST = "lost"
 """Code of the note on records that could not be written."""
@@ -26,6 +30,7 @@ LOST = "lost"
 class Verdict(str, Enum):
     """What a process's record says of its end."""
 
+    CULPRIT = "call that the device did not complete"
     IN_FLIGHT = "call in flight"
     EXCEPTION = "exception in a call"
     BETWEEN_CALLS = "died between calls"
@@ -82,6 +87,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     in_flight: list[CallReport] = []
     last: list[CallReport] = []
     findings: list[Finding] = []
+    device: list[str] = []
     notes: list[str] = []
 
 
@@ -121,10 +127,12 @@ class Ending:
     Attributes:
         known: whether its end was recorded; it may run still otherwise.
         exited_well: the process ids known to have exited with 0.
+        device_failed: whether it ended with an error of the device in its stderr.
     """
 
     known: bool = False
     exited_well: frozenset[int] = frozenset()
+    device_failed: bool = False
 
 
 def build(
@@ -134,6 +142,7 @@ def build(
     kind: str,
     last: int,
     ending: Ending,
+    pages: Mapping[str, progress.Page],
     complete_suspect: Callable[[Call], None],
 ) -> Report:
     """The report on what ``history`` has taken in.
@@ -143,9 +152,13 @@ def build(
         source, kind: where they come from.
         last: how many of the last calls are listed.
         ending: how the command ended.
+        pages: marker pages by process, of those that left one.
         complete_suspect: fetches what only the suspect's dump knows (the statistics of its inputs).
     """
-    processes = [_process(process, history, last, ending, complete_suspect) for process in history.processes.values()]
+    processes = [
+        _process(process, history, last, ending, pages.get(process.name), complete_suspect)
+        for process in history.processes.values()
+    ]
     processes.sort(key=_weight)
     lost = [f"{process.name}: {_lost(process)}" for process in history.processes.values() if LOST in process.notes]
     conclusion = processes[0].conclusion if processes else "No calls were recorded."
@@ -153,6 +166,7 @@ def build(
 
 
 _ORDER = [
+    Verdict.CULPRIT,
     Verdict.IN_FLIGHT,
     Verdict.EXCEPTION,
     Verdict.CANNOT_TELL,
@@ -168,9 +182,18 @@ def _weight(process: ProcessReport) -> tuple[int, int]:
 
 
 def _process(
-    process: Process, history: History, last: int, ending: Ending, complete_suspect: Callable[[Call], None]
+    process: Process,
+    history: History,
+    last: int,
+    ending: Ending,
+    page: progress.Page | None,
+    complete_suspect: Callable[[Call], None],
 ) -> ProcessReport:
     verdict, suspect = _judge(process, ending)
+    conclusion = _conclusion(process, verdict, suspect, ending)
+    streams = device.positions(page, process.marks) if page is not None else []
+    if streams and _device_failed(process, suspect, ending):
+        verdict, suspect, conclusion = _blame(process, streams, verdict, suspect, conclusion)
     findings: list[Finding] = []
     if suspect is not None:
         complete_suspect(suspect)
@@ -179,7 +202,7 @@ def _process(
     return ProcessReport(
         name=process.name,
         verdict=verdict,
-        conclusion=_conclusion(process, verdict, suspect, ending),
+        conclusion=conclusion,
         calls=process.calls,
         pid=header.pid if header else 0,
         host=header.host if header else "",
@@ -189,8 +212,47 @@ def _process(
         in_flight=[_call(call, process, full=False) for call in process.in_flight() if call is not suspect],
         last=[_call(call, process, full=False) for call in _last(process, suspect, last)],
         findings=findings,
+        device=[device.sentence(position, lambda n: _op(process, n)) for position in streams],
         notes=list(_notes(process)),
     )
+
+
+def _device_failed(process: Process, suspect: Call | None, ending: Ending) -> bool:
+    """Whether an error of the device ended the process, so that what it had not completed is no mere backlog."""
+    if _exited_well(process, ending):
+        return False
+    return ending.device_failed or (suspect is not None and DEVICE_ERROR.search(suspect.message) is not None)
+
+
+def _blame(
+    process: Process,
+    streams: list[device.Position],
+    verdict: Verdict,
+    surfaced: Call | None,
+    conclusion: str,
+) -> tuple[Verdict, Call | None, str]:
+    """The culprit, the first call in stream order that began and did not complete, or what stands in for one."""
+    first = streams[0]
+    host = f"the host had got to {_op(process, first.host)} (call {first.host})"
+    if surfaced is not None:
+        host = f"the error surfaced in {surfaced.op} (call {surfaced.n}), and {host}"
+    culprit = process.marked.get(first.call)
+    if first.reach is device.Reach.IN_CALL and culprit is not None:
+        text = f"{culprit.op} (call {culprit.n}) began on the device and did not complete; {host}."
+        others = sum(position.reach is not device.Reach.CAUGHT_UP for position in streams) - 1
+        if others:
+            text += f" {others} more streams had not caught up: synchronise them one by one to tell which was first."
+        return Verdict.CULPRIT, culprit, text
+    if first.reach is device.Reach.UNRECORDED:
+        after = f"after {_op(process, first.call)} (call {first.call})" if first.call else "before the first call"
+        text = f"The device failed in unrecorded work {after}; {host}. Make a boundary of what runs there to name it."
+        return Verdict.CULPRIT, culprit, text
+    return verdict, surfaced, conclusion
+
+
+def _op(process: Process, n: int) -> str:
+    call = process.marked.get(n)
+    return call.op if call is not None else "a call"
 
 
 def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:

@@ -74,6 +74,8 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
     if process.in_flight:
         lines = [f"{call.op} (call {call.n}), {_where(call)}" for call in process.in_flight]
         yield Section("Also in flight, in other threads", lines)
+    if process.device:
+        yield Section("Device", process.device)
     if process.last:
         yield _last(process)
     if process.notes:

@@ -6,19 +6,21 @@ are open, the last that ended, and for each operator what its earlier calls look
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from firstfault.read import earlier
 from firstfault.read.events import Event
+from firstfault.read.marks import Order
 from firstfault.record import schema
 
 LAST_CALLS = 10
 MOST_OPEN = 256
 """Calls that one thread can be in."""
 MOST_THREADS = 1024
+MOST_MARKED = 4096
 MOST_NOTES = 50
 
 CONTROL_FLOW = {"GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError"}
@@ -114,6 +116,9 @@ class Process:
     notes: dict[str, schema.Note] = field(default_factory=dict)
     dumps_skipped: dict[str, int] = field(default_factory=dict)
     by_number: dict[int, Call] = field(default_factory=dict)
+    marks: Order = field(default_factory=Order)
+    marked: OrderedDict[int, Call] = field(default_factory=OrderedDict)
+    """The last calls with a progress marker, by number: one of them may be where the device was."""
 
     def in_flight(self) -> list[Call]:
         """The innermost call without an end of each thread, the one begun last first."""
@@ -187,6 +192,8 @@ class History:
         return None
 
     def _returned(self, process: Process, record: schema.Return) -> Call | None:
+        if record.device >= 0:
+            process.marks.take(record)
         call = process.close(record.n)
         if call is None:
             return None
@@ -214,6 +221,11 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
     process.by_number[record.n] = call
     process.calls += 1
     process.described = process.described or record.args is not None
+    if record.device >= 0:
+        process.marks.take(record)
+        process.marked[record.n] = call
+        if len(process.marked) > MOST_MARKED:
+            process.marked.popitem(last=False)
     if len(stack) > MOST_OPEN:
         dropped = stack.pop(0)
         process.by_number.pop(dropped.n, None)

@@ -90,22 +90,24 @@ def inner(x: torch.Tensor, i: int) -> torch.Tensor:
 
 
 def outer(x: torch.Tensor, i: int) -> torch.Tensor:
-    return recorded_inner(x * 1.0001, i)
+    return named(inner, i)(x * 1.0001, i)
 
 
-def peer(function):
+def peer(function, name: str):
     """The same function under SGLang's own logger, where that is to be had."""
     if "PEER" not in os.environ:
         return function
     sys.path.insert(0, os.environ["PEER"])
     from kernel_api_logging import debug_kernel_api
 
-    return debug_kernel_api(function, op_name=function.__name__)
+    return debug_kernel_api(function, op_name=name)
 
 
-recorded_inner = wrap(peer(inner), "inner")
-recorded_step = wrap(peer(step), "step")
-recorded_outer = wrap(peer(outer), "outer")
+def named(function, i: int):
+    """A boundary of its own for each call, so that a name tells which one it was."""
+    name = f"{function.__name__}_{i}"
+    return wrap(peer(function, name), name)
+
 
 x = torch.ones(1024, 64, device="cuda")
 weights = torch.ones(4096, 4096, device="cuda")
@@ -115,11 +117,11 @@ torch.cuda.synchronize()
 for i in range(1, 101):
     if KIND == "side_stream" and i % 3 == BAD % 3:
         with torch.cuda.stream(side):
-            recorded_step(x, i)
+            named(step, i)(x, i)
     elif KIND == "nested":
-        recorded_outer(x, i)
+        named(outer, i)(x, i)
     else:
-        recorded_step(x, i)
+        named(step, i)(x, i)
     if KIND == "unrecorded" and i == BAD:
         fault(x)
 print("host done", flush=True)

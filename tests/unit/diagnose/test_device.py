@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.diagnose.device import Order, Reach, positions
+from firstfault.diagnose.device import Reach, positions
+from firstfault.read.marks import Order
 from firstfault.record import progress, schema
 
 
@@ -28,7 +29,7 @@ def page(*slots: tuple[int, int, int]) -> progress.Page:
     return progress.Page(1, 0, "", [progress.Slot(0, progress.STREAM, *slot) for slot in slots])
 
 
-FLAT = [record for n in range(1, 101) for record in (begin(n), end(n))]
+FLAT: list[schema.Record] = [record for n in range(1, 101) for record in (begin(n), end(n))]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_one_stream(reached: int, reach: Reach, call: int) -> None:
     assert (position.reach, position.call, position.host) == (reach, call, 100)
 
 
-NESTED = [begin(1), begin(2), end(2), begin(3), end(3), end(1), begin(4)]
+NESTED: list[schema.Record] = [begin(1), begin(2), end(2), begin(3), end(3), end(1), begin(4)]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_a_marker_that_the_record_does_not_have_is_not_guessed_at() -> None:
 @given(first=st.integers(2**31 - 300, 2**31 - 1), reached=st.integers(0, 199))
 def test_the_word_may_wrap_around(first: int, reached: int) -> None:
     calls = range(first, first + 100)
-    records = [record for n in calls for record in (begin(n), end(n))]
+    records: list[schema.Record] = [record for n in calls for record in (begin(n), end(n))]
     marker = [progress.begin_marker(n) + side for n in calls for side in (0, 1)][reached]
     (position,) = positions(page((0, progress.end_marker(calls[-1]), marker % 2**32)), order_of(*records))
     if reached == 199:

@@ -49,7 +49,8 @@ def calls(level: int) -> Iterator[Record]:
         for op, args, out in ops:
             n = next(count)
             t = T0 + n * 100_000
-            yield Call(n, t, op, "boundary", 0, 7, "model.py:120", args, {})
+            described = args if level >= 3 else None
+            yield Call(n, t, op, "boundary", 0, 7, "model.py:120", described, None if described is None else {})
             if seen:
                 yield Inputs(n, args)
             yield Return(n, t + 50_000, 7, described=level >= 3, out=out)
@@ -59,8 +60,6 @@ def as_text(level: int) -> Iterator[bytes]:
     ops: dict[int, str] = {}
     for record in calls(level):
         if isinstance(record, Call):
-            if level == 1:
-                record.args = record.kwargs = None
             yield (text_log.opening(record) if level >= 5 else text_log.call(record)).encode()
             ops[record.n] = record.op
         elif isinstance(record, Inputs):

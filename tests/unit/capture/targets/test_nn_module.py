@@ -446,7 +446,7 @@ class TestQwen3:
             assert called[0] == "Qwen3ForCausalLM"
             assert called[-1] == "Qwen3ForCausalLM.lm_head"
             assert "Qwen3ForCausalLM.model.layers.1.self_attn.q_proj" in called
-            assert len(called) > 40
+            assert len(called) > 30
 
     def test_generated_tokens_are_the_same(self, record: Record, model: Any) -> None:
         def generate() -> list[int]:
