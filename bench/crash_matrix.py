@@ -79,7 +79,7 @@ def died(kind: str, recording: Path, environ: dict[str, str]) -> str:
     found: dict[str, Any] = json.loads(done.stdout)["processes"][0]
     if "in unrecorded work after" in found["conclusion"]:
         return "unrecorded work after " + found["suspect"]["op"]
-    return str(found["suspect"]["op"]) if "did not complete" in found["verdict"] else found["verdict"]
+    return str(found["suspect"]["op"] if "did not complete" in found["verdict"] else found["verdict"])
 
 
 def hung(kind: str, recording: Path, environ: dict[str, str]) -> str:

@@ -168,15 +168,20 @@ def _cases(op: Any, limit: int, tally: Tally) -> Iterator[Case]:
 
 
 def _drawn(op: Any, dtype: torch.dtype, limit: int, reasons: Counter[str]) -> Iterator[tuple[str, Any, Any]]:
-    """Label, function and arguments of each sample, for the operator and its in-place variant."""
+    """Label, function and arguments of each sample, for the operator and its in-place variant.
+
+    Of complex ones, the first comes lazily conjugated as well.
+    """
     _reset_random()
-    try:
-        samples = list(itertools.islice(op.sample_inputs("cpu", dtype), limit))
+    try:  # not by sample_inputs(), which walks the stack at each sample
+        samples = list(itertools.islice(op.sample_inputs_func(op, "cpu", dtype, False), limit))
     except Exception as error:
         reasons[f"its samples cannot be made: {_line(error)}"] += 1
         return
-    for number, sample in enumerate(samples):
-        arguments = ((sample.input, *sample.args), dict(sample.kwargs))
+    drawn = [((sample.input, *sample.args), dict(sample.kwargs)) for sample in samples]
+    if dtype.is_complex and op.test_conjugated_samples and drawn and isinstance(samples[0].input, torch.Tensor):
+        drawn.append(((samples[0].input.conj(), *samples[0].args), dict(samples[0].kwargs)))
+    for number, arguments in enumerate(drawn):
         for variant, func in (("", op.op), (" in place", op.get_inplace())):
             if func is not None:
                 yield f"{variant} {dtype} sample {number}", func, arguments

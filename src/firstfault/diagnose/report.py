@@ -176,9 +176,10 @@ _ORDER = [
 ]
 
 
-def _weight(process: ProcessReport) -> tuple[int, int]:
-    """Those in flight first, and of them the one that had begun its call last."""
-    return _ORDER.index(process.verdict), -(process.suspect.time if process.suspect else 0)
+def _weight(process: ProcessReport) -> tuple[int, int, int]:
+    """Those in flight first, and of them the one that had begun its call last; a text log's clock has seconds only."""
+    suspect = process.suspect
+    return _ORDER.index(process.verdict), -(suspect.time if suspect else 0), -(suspect.n if suspect else 0)
 
 
 def _process(

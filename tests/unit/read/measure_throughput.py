@@ -1,8 +1,8 @@
 """How fast and in how much memory inputs of 100 MB are reported on; run by hand, no test.
 
-    python tests/unit/read/measure_throughput.py [MB]
+python tests/unit/read/measure_throughput.py [MB]
 
-    level 3 text log        100 MB   4.2 s   23.8 MB/s    61 MB of memory
+level 3 text log        100 MB   4.2 s   23.8 MB/s    61 MB of memory
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from firstfault.record import codec, text_log
-from firstfault.record.schema import Call, End, Header, Inputs, Record, Return, Tensor
+from firstfault.record.schema import Call, Header, Inputs, Record, Return, Tensor
 
 T0 = 1_764_418_858 * 10**9
 HIDDEN = 4096
@@ -43,8 +43,16 @@ def calls(level: int) -> Iterator[Record]:
         ops = (
             ("RMSNorm.forward", [x, weight, 1e-6], x),
             ("sglang.quant_method.UnquantizedLinearMethod.apply", [x, tensor(6144, HIDDEN), None], x),
-            ("jit_kernel.rope.apply_rope_inplace", [x, x, tensor(131072, 128), tensor(tokens, dtype="torch.int64")], None),
-            ("jit_kernel.kvcache.store_cache", [x, x, tensor(1_000_000, 1024), tensor(tokens, dtype="torch.int64")], None),
+            (
+                "jit_kernel.rope.apply_rope_inplace",
+                [x, x, tensor(131072, 128), tensor(tokens, dtype="torch.int64")],
+                None,
+            ),
+            (
+                "jit_kernel.kvcache.store_cache",
+                [x, x, tensor(1_000_000, 1024), tensor(tokens, dtype="torch.int64")],
+                None,
+            ),
         )
         for op, args, out in ops:
             n = next(count)
@@ -88,7 +96,9 @@ def measure(name: str, path: Path, megabytes: int) -> None:
     took = usage.ru_utime + usage.ru_stime  # of the processor: other work on the machine does not count
     assert os.waitstatus_to_exitcode(status) == 0
     memory = usage.ru_maxrss / 1000
-    print(f"{name:<22} {megabytes:4} MB {took:6.1f} s {megabytes / took:6.1f} MB/s {memory:6.0f} MB of memory", flush=True)
+    print(
+        f"{name:<22} {megabytes:4} MB {took:6.1f} s {megabytes / took:6.1f} MB/s {memory:6.0f} MB of memory", flush=True
+    )
 
 
 def main() -> None:

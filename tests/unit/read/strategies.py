@@ -18,7 +18,9 @@ EXTENTS = st.lists(st.integers(0, 2**40), max_size=5).map(tuple)
 DTYPES = st.sampled_from(["torch.bfloat16", "torch.float32", "torch.int64", "torch.bool", "torch.float8_e4m3fn"])
 DEVICES = st.sampled_from(["cpu", "cuda:0", "cuda:15", "meta"])
 STATISTIC = st.one_of(
-    st.integers(-(2**60), 2**60), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["nan", "inf", "-inf"])
+    st.integers(-(2**60), 2**60),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["nan", "inf", "-inf"]),
 )
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), PLAIN
@@ -32,7 +34,9 @@ def tensors(draw: st.DrawFn) -> schema.Tensor:
     """Any tensor, with statistics, without, or with a reason why not."""
     shape = draw(EXTENTS)
     described = schema.Tensor(shape, draw(DTYPES), draw(DEVICES))
-    described.stride = draw(st.one_of(st.none(), st.lists(st.integers(0, 2**40), min_size=len(shape), max_size=len(shape))))
+    described.stride = draw(
+        st.one_of(st.none(), st.lists(st.integers(0, 2**40), min_size=len(shape), max_size=len(shape)))
+    )
     described.stride = None if described.stride is None else tuple(described.stride)
     described.contiguous, described.requires_grad = draw(st.booleans()), draw(st.booleans())
     kind = draw(st.integers(0, 3))

@@ -98,7 +98,11 @@ def damaged_records(draw: st.DrawFn) -> bytes:
     return json.dumps(record).encode()
 
 
-@given(st.lists(damaged_records() | JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20), max_size=8))
+@given(
+    st.lists(
+        damaged_records() | JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20), max_size=8
+    )
+)
 @example([b"[" * 100_000])
 @example([json.dumps(plain(samples.call(1, "op"))).encode().replace(b'"n":1', b'"n":1e3')])
 def test_records_of_any_shape(tmp_path: Path, lines: list[bytes]) -> None:

@@ -172,7 +172,9 @@ def test_each_dump_belongs_to_the_call_that_it_is_of(tmp_path: Path, peer: str, 
 # --- a serving engine's
 
 
-@pytest.mark.parametrize(("name", "op"), [("serving_level3", "store_cache"), ("serving_level5", "MultiPlatformOp.forward")])
+@pytest.mark.parametrize(
+    ("name", "op"), [("serving_level3", "store_cache"), ("serving_level5", "MultiPlatformOp.forward")]
+)
 def test_healthy_neighbours_of_a_serving_engines_last_call_raise_no_alarm(tmp_path: Path, name: str, op: str) -> None:
     found = report(samples.write_log(name, tmp_path))
     [process] = found.processes
@@ -209,7 +211,9 @@ def test_lines_of_the_program_are_passed_over(tmp_path: Path) -> None:
         if not line.startswith("  ") and index % 2:
             continue
         if line.startswith("    )") or line.startswith("  arg[1]"):
-            noisy += "Loading shards: 50%|█████     | 1/2\r\nINFO 03-19 engine.py:7] ready = True\n\n(EngineCore pid=7) x\n"
+            noisy += (
+                "Loading shards: 50%|█████     | 1/2\r\nINFO 03-19 engine.py:7] ready = True\n\n(EngineCore pid=7) x\n"
+            )
     found = of_text(tmp_path, "=== starting ===\nTensor board at 6006\n" + noisy)
     calls = [record for record in found if isinstance(record, schema.Call)]
     assert [record.op for record in calls] == ["a", "b"]
@@ -294,7 +298,8 @@ GIANT = "Tensor(\n  shape=(1024, 8192, 128, 128)  # too large\n  ...\n)\n"
 
 @pytest.mark.parametrize(
     ("text", "rules"),
-    [(variant, ["FF301", "FF302"]) for variant in variants(BAD_VALUES)] + [(variant, ["FF401"]) for variant in variants(GIANT)],
+    [(variant, ["FF301", "FF302"]) for variant in variants(BAD_VALUES)]
+    + [(variant, ["FF401"]) for variant in variants(GIANT)],
 )
 def test_tensors_without_their_call_are_judged_but_not_said_to_be_in_flight(
     tmp_path: Path, text: str, rules: list[str]
@@ -358,7 +363,11 @@ def test_truncated_at_every_byte(tmp_path: Path) -> None:
             continue
         found = investigate.report_on(path, last=5, advance=lambda count: None)
         [process] = found.processes
-        in_flight = process.suspect.op if process.verdict in (Verdict.IN_FLIGHT, Verdict.CANNOT_TELL) and process.suspect else ""
+        in_flight = (
+            process.suspect.op
+            if process.verdict in (Verdict.IN_FLIGHT, Verdict.CANNOT_TELL) and process.suspect
+            else ""
+        )
         # Within a record, the call is the one before it or, once its own text tells, the one after.
         following = next(op for end, op in sorted(ends.items()) if end >= length)
         allowed = {named, following} | {following[:cut] + "…" for cut in range(len(following) + 1)}

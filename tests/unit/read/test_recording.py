@@ -93,7 +93,11 @@ def test_truncated_at_every_byte(tmp_path: Path) -> None:
         segment.write_bytes(whole[:length])
         found = investigate.report_on(path, last=5, advance=lambda count: None)
         op = ends.get(length, ends.get(length + 1, op))  # without its line break a record is whole
-        in_flight = [process.suspect.op for process in found.processes if process.verdict is Verdict.IN_FLIGHT and process.suspect]
+        in_flight = [
+            process.suspect.op
+            for process in found.processes
+            if process.verdict is Verdict.IN_FLIGHT and process.suspect
+        ]
         assert in_flight == ([op] if op else []), length
         is_whole = length in ends
         assert found.complete == is_whole, length
@@ -235,7 +239,13 @@ def test_only_the_end_of_a_long_stderr_is_read(tmp_path: Path) -> None:
 
 def test_calls_wait_for_their_statistics(tmp_path: Path) -> None:
     bare, full = tensor(4), tensor(4, min=1.0, max=2.0, mean=1.5)
-    records = [header(level=5), call(1, "a", bare), call(2, "b", bare), schema.Inputs(2, [full]), schema.Inputs(1, [full])]
+    records = [
+        header(level=5),
+        call(1, "a", bare),
+        call(2, "b", bare),
+        schema.Inputs(2, [full]),
+        schema.Inputs(1, [full]),
+    ]
     events, _ = samples.read(recording(tmp_path, [*records, call(3, "hangs", bare)]))
     calls = [event.record for event in events if isinstance(event.record, schema.Call)]
     assert [(item.op, item.args) for item in calls] == [("b", [full]), ("a", [full]), ("hangs", [bare])]
@@ -264,7 +274,11 @@ def test_no_call_is_lost_or_doubled_by_joining(steps: list[tuple[str, int]]) -> 
     joined = [*joining.joined(records), *joining.rest()]
     assert sorted(item.n for item in joined if isinstance(item, schema.Call)) == sorted(begun)
     for position, item in enumerate(joined):
-        if isinstance(item, schema.Return) and item.n in begun and records.index(item) > records.index(call(item.n, "op")):
+        if (
+            isinstance(item, schema.Return)
+            and item.n in begun
+            and records.index(item) > records.index(call(item.n, "op"))
+        ):
             assert any(isinstance(before, schema.Call) and before.n == item.n for before in joined[:position])
 
 

@@ -52,7 +52,9 @@ def test_the_quick_way_to_read_a_tensor_gives_the_same_as_the_thorough_one(tenso
     assert values.parse(text).value == values.parse(text.replace("\n", "\n\n")).value == carried(tensor)
 
 
-@given(st.lists(st.tuples(st.sampled_from([11, 12, 13]), OPS, st.sampled_from(["return", "raise", "nest"])), max_size=30))
+@given(
+    st.lists(st.tuples(st.sampled_from([11, 12, 13]), OPS, st.sampled_from(["return", "raise", "nest"])), max_size=30)
+)
 def test_threads_keep_their_calls_apart(tmp_path: Path, steps: list[tuple[int, str, str]]) -> None:
     """Whatever interleaving, each return or exception reaches the innermost call of its own thread."""
     text, expected, count = "", [], 0

@@ -9,6 +9,7 @@ import random
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import threading
 from collections.abc import Callable
@@ -379,11 +380,17 @@ class TestCannotStart:
         assert (done.returncode, done.stderr) == (127, b"no such program: train.py\n")
 
     def test_leaves_no_process_behind(self, tail: Path) -> None:
-        with pytest.raises(runner.CannotStart):
-            runner.run(["/no/such/program"], os.environ, tail)
+        code = (
+            "import os\n"
+            "from pathlib import Path\n"
+            "from firstfault.tools import runner\n"
+            "try:\n"
+            f"    runner.run(['/no/such/program'], os.environ, Path({str(tail)!r}))\n"
+            "except runner.CannotStart:\n"
+            "    os.waitpid(-1, os.WNOHANG)\n"
+        )
 
-        with pytest.raises(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
+        assert b"\nChildProcessError: " in run([sys.executable, "-c", code]).stderr
 
 
 def test_our_own_signals_are_as_before(tail: Path) -> None:

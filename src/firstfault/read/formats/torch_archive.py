@@ -70,10 +70,17 @@ class Inert:
         self.name = name
 
 
+class _Handlers(dict[int, Any]):
+    """What to do at each opcode."""
+
+    def __missing__(self, code: int) -> Any:
+        raise pickle.UnpicklingError(f"it has the opcode {code:#04x}, which torch.save never writes")
+
+
 class _Interpreter(pickle._Unpickler):
     """A pickle interpreter in which nothing of what a pickle names is ever run."""
 
-    dispatch: ClassVar[dict[int, Any]] = {code: pickle._Unpickler.dispatch[code] for code in _OPCODES}
+    dispatch: ClassVar[dict[int, Any]] = _Handlers((code, pickle._Unpickler.dispatch[code]) for code in _OPCODES)
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
 
@@ -133,16 +140,20 @@ class _Interpreter(pickle._Unpickler):
         dispatch[_opcode[0]] = _handler
 
 
-class _Budgeted(io.BytesIO):
+class _Budgeted:
     """A pickle's bytes, of which only so many reads are granted."""
 
-    _left = MOST_READS
+    def __init__(self, data: bytes) -> None:
+        bytes_read = io.BytesIO(data)
+        self._read, self.readline = bytes_read.read, bytes_read.readline
+        self._left = MOST_READS
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(self, size: int) -> bytes:
+        """Up to ``size`` bytes."""
         self._left -= 1
         if self._left < 0:
             raise pickle.UnpicklingError("it has more opcodes than any dump")
-        return super().read(size)
+        return self._read(size)
 
 
 class _Bounded:
@@ -236,7 +247,12 @@ def _stored(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
 
 def _call(named: Inert, arguments: tuple[Any, ...]) -> Any:
     rebuild = _REBUILDERS.get(named.name)
-    return Inert(named.name) if rebuild is None else rebuild(*arguments)
+    if rebuild is None:
+        return Inert(named.name)
+    try:
+        return rebuild(*arguments)
+    except (TypeError, ValueError) as error:
+        raise pickle.UnpicklingError(f"it calls {named.name} with what makes no tensor") from error
 
 
 def _rebuild(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> SavedTensor:
