@@ -78,7 +78,7 @@ def died(kind: str, recording: Path, environ: dict[str, str]) -> str:
     done = subprocess.run([*CLI, "report", str(recording), "--json"], capture_output=True, text=True, check=False)
     found: dict[str, Any] = json.loads(done.stdout)["processes"][0]
     if "in unrecorded work after" in found["conclusion"]:
-        return "unrecorded work after " + found["suspect"]["op"]
+        return f"unrecorded work after {found['suspect']['op']}"
     return str(found["suspect"]["op"] if "did not complete" in found["verdict"] else found["verdict"])
 
 
@@ -94,7 +94,7 @@ def hung(kind: str, recording: Path, environ: dict[str, str]) -> str:
         time.sleep(0.5)
         done = subprocess.run([*CLI, "live", str(recording)], capture_output=True, text=True, check=False)
         match = re.search(r"began (\w+) \(call \d+\) and did not complete", done.stdout)
-        return match[1] if match else done.stdout.strip()
+        return str(match[1]) if match else done.stdout.strip()
     finally:
         (folder,) = (path for path in recording.iterdir() if path.is_dir())
         os.kill(int(folder.name.rpartition("-")[2]), 9)
