@@ -120,10 +120,11 @@ def operators() -> list[Any]:
 
 
 def dtypes_of(op: Any) -> list[torch.dtype]:
-    """The dtypes that an operator is run with."""
+    """The dtypes that an operator is run with; one that has none of the usual gets two of those that it has."""
     supported = op.supported_dtypes("cpu")
     low = next((dtype for dtype in LOW_PRECISION if dtype in supported), None)
-    return [dtype for dtype in DTYPES if dtype in supported and (dtype not in LOW_PRECISION or dtype == low)]
+    usual = [dtype for dtype in DTYPES if dtype in supported and (dtype not in LOW_PRECISION or dtype == low)]
+    return usual or sorted(supported, key=str)[:2]
 
 
 def full_name(op: Any) -> str:
@@ -152,7 +153,7 @@ def _cases(op: Any, limit: int, tally: Tally) -> Iterator[Case]:
     """What is run of an operator: each dtype, sample and variant that can be; the others' reasons go to the tally."""
     dtypes = dtypes_of(op)
     if op.name in UNINITIALISED or not dtypes:
-        tally.not_run["all"] = "has none of the dtypes on CPU" if not dtypes else "gives uninitialised memory"
+        tally.not_run["all"] = "does not run on CPU" if not dtypes else "gives uninitialised memory"
         return
     for dtype in dtypes:
         reasons: Counter[str] = Counter()

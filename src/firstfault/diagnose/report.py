@@ -291,9 +291,8 @@ def _conclusion(process: Process, verdict: Verdict, suspect: Call | None, ending
         return _without_suspect(process, verdict, where)
     call = f"{suspect.op} (call {suspect.n})"
     if verdict is Verdict.EXCEPTION:
-        return f"{call} raised {suspect.exception} in {where}: {_first_line(suspect.message)}" + _passed(
-            suspect, process
-        )
+        raised = f"{call} raised {suspect.exception} in {where}: {_first_line(suspect.message)}"
+        return raised + _passed(suspect, process)
     if verdict is Verdict.IN_FLIGHT:
         ended = process.header is not None and ending.known
         end = f"when {where} ended" if ended else f"where the record of {where} ends"
@@ -336,9 +335,8 @@ def _lost(process: Process) -> str:
 def _what_ended(process: Process, where: str) -> str:
     handled = process.raised()
     if handled is None:
-        return (
-            f"All {process.calls} calls of {where} came back" if process.calls > 1 else f"The call of {where} came back"
-        )
+        calls = f"All {process.calls} calls" if process.calls > 1 else "The one call"
+        return f"{calls} of {where} came back"
     return (
         f"All {process.calls} calls of {where} ended; {handled.op} (call {handled.n}) did in {handled.exception}, "
         "which the program handled, for it exited with 0"

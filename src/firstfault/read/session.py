@@ -25,13 +25,13 @@ def open_source(path: Path) -> Source:
         if path.is_dir():
             return _folder(path)
         path.stat()
+        return _file(path)
     except FileNotFoundError as error:
         if exists(path):
             raise UnreadableInput(f"cannot read {path}: a link that leads nowhere") from error
         raise UnreadableInput(f"no such file or folder: {path}; expected {ACCEPTED}") from error
     except (OSError, ValueError) as error:
         raise UnreadableInput(f"cannot read {path}: {reason(error)}") from error
-    return _file(path)
 
 
 def _folder(path: Path) -> Source:

@@ -188,6 +188,7 @@ def _start_tee(reader: int, tail: Path) -> int:
         os.dup2(reader, 0)
         _close_all_but(0, 2)  # whoever waits for the end of another of our files is not to wait for this
         signal.signal(signal.SIGWINCH, lambda number, frame: _copy_size(0))
+        _copy_size(0)  # it may have changed by now
         _tee(0, tail)
     finally:
         os._exit(0)

@@ -56,6 +56,54 @@ def test_what_was_lost_is_told_once_and_counted(capsys: pytest.CaptureFixture[st
     assert told[0].startswith("firstfault: cannot write to /rec/p ([Errno 28]")
 
 
+class FullDisk(Disk):
+    """One that takes something only in the place of something else."""
+
+    def write_last(self, data: bytes) -> int:
+        self.written[-1:] = data.splitlines(keepends=True)
+        return 1
+
+
+def test_a_disk_that_stays_full_says_at_once_that_records_are_missing() -> None:
+    disk = FullDisk()
+    writer = writers.RecordWriter(disk, Path("/rec/p"))
+    writer.call(CALL)
+    writer.call(CALL)
+    disk.full = True
+    for _ in range(3):
+        writer.call(CALL)
+    call, note = records(disk)
+    assert call == CALL
+    assert isinstance(note, schema.Note)
+    assert (note.code, note.count) == ("lost", 1)
+
+
+def test_a_disk_that_stays_full_to_the_end_has_the_end_all_the_same() -> None:
+    disk = FullDisk()
+    writer = writers.RecordWriter(disk, Path("/rec/p"))
+    writer.call(CALL)
+    writer.call(CALL)
+    disk.full = True
+    for _ in range(3):
+        writer.call(CALL)
+    writer.end(schema.End(1, 5))
+    assert disk.written.pop() == b"closed"
+    call, note, end = records(disk)
+    assert isinstance(note, schema.Note)
+    assert (call, note.count, end) == (CALL, 4, schema.End(1, 5)), "three that were refused, one that gave way"
+
+
+def test_what_was_lost_in_several_turns_adds_up() -> None:
+    disk = Disk()
+    writer = writers.RecordWriter(disk, Path("/rec/p"))
+    for _ in range(2):
+        disk.full = True
+        writer.call(CALL)
+        disk.full = False
+        writer.call(CALL)
+    assert [record.count for record in records(disk) if isinstance(record, schema.Note)] == [1, 2]
+
+
 def test_a_text_log_that_is_lost_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     disk = Disk()
     disk.full = True

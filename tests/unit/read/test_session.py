@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -96,12 +98,30 @@ def test_files_are_opened_only_where_they_are_some(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_what_may_not_be_read(tmp_path: Path) -> None:
-    file = tmp_path / "log.txt"
-    file.touch(mode=0)
-    folder = tmp_path / "folder"
-    folder.mkdir(mode=0)
-    for path in (file, folder, folder / "inside"):
-        with pytest.raises(UnreadableInput, match="Permission denied"):
-            open_source(path)
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Without the rights of root, which reads everything."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_what_may_not_be_read() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders keep others out as a whole
+        root = Path(name)
+        root.chmod(0o755)
+        (root / "log.txt").touch(mode=0)
+        (root / "folder").mkdir(mode=0)
+        for path in (root / "log.txt", root / "folder", root / "folder" / "inside"):
+            with nobody(), pytest.raises(UnreadableInput, match="Permission denied"):
+                open_source(path)
+        recording = samples.recording(root, [samples.header(), samples.call(1)])
+        (recording / "vm-4242" / "calls.0001.jsonl").chmod(0)
+        with nobody():
+            events, source = samples.read(recording)
+        assert events == []
+        assert "Permission denied" in source.problems.lines()[0]

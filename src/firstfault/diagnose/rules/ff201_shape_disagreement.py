@@ -37,7 +37,6 @@ MANY_CALLS = 5
 """Earlier calls from which on their agreement weighs heavily."""
 HEADS = 3
 """Dimensions from which on the last is the size of a head or feature, rather than a matrix's columns."""
-MOST_COMPARED = 32
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:
@@ -48,7 +47,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     elif suspect.count >= ENOUGH_CALLS:
         yield from _broken_ties(suspect, suspect.alike)
         yield from _other_extents(suspect, suspect.alike)
-    elif earlier.last_dims(earlier.compared(suspect.call.record)) not in suspect.alike.last_dims:
+    else:
         yield from _neighbours(suspect)
 
 
@@ -105,8 +104,8 @@ def _other_extents(suspect: Suspect, alike: earlier.Variant) -> Iterator[Finding
 
 def _neighbours(suspect: Suspect) -> Iterator[Finding]:
     """Same kind of data, same leading dimensions (but for the heads), another last dimension."""
-    for (left, first), (right, second) in combinations(suspect.tensors[:MOST_COMPARED], 2):
-        if not _alike(first, second):
+    for (left, first), (right, second) in combinations(suspect.tensors[: earlier.MOST_TENSORS], 2):
+        if not _alike(first, second) or _came_together(suspect, (left, first), (right, second)):
             continue
         text = (
             f"the last dimension of {right} is {second.shape[-1]} and that of {left} is {first.shape[-1]}; "
@@ -125,6 +124,15 @@ def _alike(first: schema.Tensor, second: schema.Tensor) -> bool:
     same_leading = first.shape[:leading] == second.shape[:leading]
     # One column (a scale or a weight of each row) is not a feature dimension.
     return same_leading and first.shape[-1] != second.shape[-1] and 1 not in (first.shape[-1], second.shape[-1])
+
+
+def _came_together(suspect: Suspect, first: earlier.Labelled, second: earlier.Labelled) -> bool:
+    """Whether an earlier call that came back had the same last dimensions in these places."""
+    if suspect.alike is None:
+        return False
+    places = list(suspect.alike.places)
+    wanted = [(places.index(label), tensor.shape[-1]) for label, tensor in (first, second) if label in places]
+    return len(wanted) == 2 and any(all(dims[at] == last for at, last in wanted) for dims in suspect.alike.last_dims)
 
 
 def _has_rows(tensor: schema.Tensor) -> bool:
