@@ -1,0 +1,133 @@
+"""The order and the words of a report: conclusion, evidence, what to type next; nothing cut without a mark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firstfault.diagnose import investigate
+from firstfault.present import values
+from firstfault.present.sections import MOST_FINDINGS, MOST_PARENTS, MOST_PROCESSES, MOST_ROWS, Section, sections
+from firstfault.record import schema
+from tests.unit.read import samples
+from tests.unit.read.samples import call, header, raised, recording, returned, tensor
+
+
+def shown(path: Path) -> dict[str, Section]:
+    found = investigate.report_on(path, last=5, advance=lambda count: None)
+    return {section.title: section for section in sections(found)}
+
+
+def test_the_order(tmp_path: Path) -> None:
+    bad = tensor(4, 8, contiguous=False)
+    records: list[schema.Record] = [
+        header(), call(1, "a"), returned(1), call(2, "thread", tid=99), call(3, "outer"), call(4, "inner", bad, parent=3),
+        schema.Note(0, "gap", "4 calls were not seen"),
+    ]  # fmt: skip
+    path = recording(tmp_path, records)
+    (path / "stderr.tail").write_text("Segmentation fault")
+    (path / "vm-4242" / "calls.0002.jsonl").write_text("torn")
+    assert list(shown(path)) == [
+        "Run", "Call in flight", "Inputs", "Suspicious in its inputs", "Also in flight, in other threads",
+        "Last calls before it", "Not seen", "End of stderr", "Not read", "Next",
+    ]  # fmt: skip
+
+
+def test_the_call(tmp_path: Path) -> None:
+    parents = [call(n, f"layer{n}", parent=n - 1) for n in range(1, 20)]
+    path = recording(tmp_path, [header(), *parents, call(20, "op", site="model.py:120", parent=19)])
+    lines = shown(path)["Call in flight"].lines
+    assert lines[:3] == ["op       op", "number   20, thread 7", "from     model.py:120"]
+    assert lines[3].startswith("inside   … > layer12 (call 12) > ")
+    assert lines[3].count(">") == MOST_PARENTS
+
+
+def test_a_call_of_a_text_log_has_its_line(tmp_path: Path) -> None:
+    found = shown(samples.write_log("sglang_level3", tmp_path))
+    assert found["Call in flight"].lines[1] == "number   13, line 304 of the log"
+
+
+@pytest.mark.parametrize(("args", "text"), [
+    (None, "none recorded; level 3 records shapes, level 5 statistics, level 10 the tensors"),
+    ([], "none: the call takes no arguments"),
+])  # fmt: skip
+def test_no_inputs(tmp_path: Path, args: list[schema.Value] | None, text: str) -> None:
+    begun = schema.Call(1, 0, "op", args=args)
+    assert shown(recording(tmp_path, [header(), begun]))["Inputs"].lines == [text]
+
+
+def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+    many = schema.Sequence("list", 100, [tensor(4, n, mean="nan", nan_count=1, contiguous=False) for n in range(1, 61)])
+    for pid in range(MOST_PROCESSES + 3):
+        path = recording(tmp_path, [header(pid=pid), call(1, "op", many)], name=f"vm-{pid}")
+    found = shown(path)
+    assert len(found["Inputs"].rows) == MOST_ROWS + 1
+    assert found["Inputs"].rows[-1][1] == f"{61 - MOST_ROWS} more, in --json"
+    assert len(found["Suspicious in its inputs"].rows) == MOST_FINDINGS + 1
+    assert "more, in --json" in found["Suspicious in its inputs"].rows[-1][2]
+    assert found["More processes"].lines == ["3 more, in --json"]
+
+
+@pytest.mark.parametrize(("records", "steps"), [
+    ([call(1, "op", tensor(4, nan_count=1, mean="nan"))], ["follow arg[0] upstream", "--level 10", "firstfault log"]),
+    ([call(1, "op", tensor(4)), schema.Dump(1, "inputs", "dumps/x")], ["firstfault log"]),
+    ([call(1, "op", tensor(4)), raised(1)], ["firstfault log"]),
+    ([call(1, "op"), returned(1)], []),
+    ([], ["record with: firstfault run"]),
+])  # fmt: skip
+def test_what_to_type_next(tmp_path: Path, records: list[schema.Record], steps: list[str]) -> None:
+    path = recording(tmp_path, [header(), *records]) if records else tmp_path / "recording"
+    if not records:
+        path.mkdir()
+        (path / "session.json").write_text("{}")
+    lines = shown(path)["Next"].lines if steps else []
+    assert len(lines) == len(steps)
+    assert all(step in line for step, line in zip(steps, lines, strict=True))
+    assert ("Next" in shown(path)) == bool(steps)
+
+
+def test_the_next_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
+    path = recording(tmp_path / "it's a folder", [header(), call(1, "op")])
+    command = shown(path)["Next"].lines[-1]
+    assert command.endswith("""it'"'"'s a folder/recording' --last 5""")
+
+
+# --- values
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (None, "None"), (True, "True"), (7, "7"), (1e-6, "1e-06"), ("it's", '"it\'s"'), ("x" * 200, "'" + "x" * 118 + "…"),
+    (schema.Number("nan"), "nan"), (schema.Text("abc", 5000), "'abc'… (5000 characters)"),
+    (schema.Sequence("list", 0, []), "list of 0"), (schema.Mapping("dict", 0, [], []), "dict of 0"),
+    (schema.Opaque("Linear", "Linear(4)"), "Linear(4)"), (schema.Opaque("Cfg", why="repr raised"), "Cfg(repr raised)"),
+    (schema.Opaque("Box", shape="(2,)", device="cuda"), "Box(shape=(2,), device=cuda)"), (schema.Opaque("Empty"), "Empty()"),
+    (schema.Opaque("Blank", ""), ""),
+])  # fmt: skip
+def test_values_in_one_line(value: schema.Value, text: str) -> None:
+    assert values.plain(value) == text
+
+
+def test_tensors_in_one_line() -> None:
+    assert values.tensor(tensor(17, 256)) == "(17, 256) torch.bfloat16, cuda:0"
+    strided = tensor(17, contiguous=False, stride=(2,), kind="DTensor")
+    assert values.tensor(strided) == "(17,) torch.bfloat16, cuda:0, not contiguous, stride (2,), DTensor"
+    assert values.tensor(tensor(4, dtype="", device="", contiguous=False)) == "(4,), not contiguous"
+
+
+@pytest.mark.parametrize(("fields", "text"), [
+    ({}, ""), ({"statistics": "[empty tensor]"}, "[empty tensor]"),
+    ({"min": -1.5, "max": 2.0, "mean": 0.25, "nan_count": 0, "inf_count": 0}, "-1.500000 … 2.000000, mean 0.250000"),
+    ({"min": 0, "max": 7, "mean": 3.5}, "0 … 7, mean 3.500000"), ({"nan_count": 128, "inf_count": 2}, "128 NaN, 2 Inf"),
+    ({"mean": "nan", "nan_count": 3}, "mean nan, 3 NaN"), ({"min": "nan", "max": "nan", "mean": "nan"}, "nan … nan, mean nan"),
+])  # fmt: skip
+def test_statistics_in_one_line(fields: dict[str, schema.Statistic], text: str) -> None:
+    assert values.statistics(tensor(4, **fields)) == text
+
+
+def test_rows_of_containers_name_each_tensor_and_what_was_cut() -> None:
+    value = schema.Sequence("list", 5, [tensor(4), schema.Mapping("dict", 3, ["'k'"], [tensor(5)])])
+    fields = schema.Mapping("Batch", 1, ["ids"], [7], fields=True)
+    assert [name for name, *_ in values.rows("arg[0]", value)] == ["arg[0][0]", "arg[0][1]['k']", "arg[0][1][…]", "arg[0][…]"]
+    assert values.rows("arg[0]", value)[-1][1] == "3 more, not recorded"
+    assert values.rows("b", fields) == [("b.ids", "7", "")]
