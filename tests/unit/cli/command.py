@@ -16,6 +16,12 @@ def command(*words: str | Path) -> list[str]:
 def run(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run to the end and give back status and output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("FIRSTFAULT_", "SGLANG_"))}
-    wanted = {"capture_output": True, "text": True, "timeout": 120, "check": False, "env": environ} | options
+    wanted: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 120,
+        "check": False,
+        "env": environ,
+    } | options
     done: subprocess.CompletedProcess[str] = subprocess.run(command(*words), **wanted)
     return done

@@ -111,10 +111,12 @@ def reading_until(process: subprocess.Popen[str], text: str) -> str:
 def test_following_shows_what_is_written_and_ends_at_ctrl_c(tmp_path: Path) -> None:
     bare, full = tensor(4), tensor(4, min=1.0, max=2.0, mean=1.5, nan_count=0, inf_count=0)
     path = recording(tmp_path, [header(level=5), call(1, "first", bare), schema.Inputs(1, [full])])
-    process = subprocess.Popen(command("log", path, "--follow"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("log", path, "--follow"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         reading_until(process, "stride") if full.stride else reading_until(process, "    )\n")
-        later = [returned(1, full), call(2, "second", bare), schema.Inputs(2, [full])]
+        later: list[schema.Record] = [returned(1, full), call(2, "second", bare), schema.Inputs(2, [full])]
         data = b"".join(map(codec.encode, later))
         with (path / "vm-4242" / "calls.0001.jsonl").open("ab", buffering=0) as file:
             for at in range(0, len(data), 50):  # torn lines on the way
@@ -135,7 +137,9 @@ def test_following_shows_what_is_written_and_ends_at_ctrl_c(tmp_path: Path) -> N
 
 def test_following_ends_when_nobody_reads(tmp_path: Path) -> None:
     path = recording(tmp_path, [header(), call(1, "op")])
-    process = subprocess.Popen(command("log", path, "--follow"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("log", path, "--follow"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         reading_until(process, "API Call: op")
         assert process.stdout is not None

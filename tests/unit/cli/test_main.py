@@ -28,7 +28,16 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     program = "import sys; from firstfault.cli import app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    heavy = ("rich", "msgspec", "numpy", "torch", "json", "firstfault.read", "firstfault.diagnose", "firstfault.present")
+    heavy = (
+        "rich",
+        "msgspec",
+        "numpy",
+        "torch",
+        "json",
+        "firstfault.read",
+        "firstfault.diagnose",
+        "firstfault.present",
+    )
     assert [name for name in heavy if name in loaded] == []
 
 
@@ -96,7 +105,9 @@ def test_without_stdout_and_stderr(tmp_path: Path) -> None:
 def test_a_bar_shows_on_a_terminal_and_is_gone_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_bytes(samples.log_bytes("sglang_level5") * 400)
-    program = "import sys; from firstfault.cli import main, progress; progress.WORTH_A_BAR = 1; progress._STEP = 1; main()"
+    program = (
+        "import sys; from firstfault.cli import main, progress; progress.WORTH_A_BAR = 1; progress._STEP = 1; main()"
+    )
     ours, theirs = pty.openpty()
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen([sys.executable, "-c", program, "report", str(path)], stdout=subprocess.DEVNULL, stderr=theirs,

@@ -59,7 +59,13 @@ def test_a_command_that_may_run_still_has_not_ended(tmp_path: Path) -> None:
 
 
 def test_an_exception(tmp_path: Path) -> None:
-    process = judged(tmp_path, *OUTER_INNER, raised(2, message="no kernel\nsecond line"), raised(1, message="no kernel\nsecond line"), END)
+    process = judged(
+        tmp_path,
+        *OUTER_INNER,
+        raised(2, message="no kernel\nsecond line"),
+        raised(1, message="no kernel\nsecond line"),
+        END,
+    )
     assert (process.verdict, op(process)) == (Verdict.EXCEPTION, "inner")
     assert process.conclusion == "inner (call 2) raised ValueError in process vm-4242: no kernel"
     assert [found.op for found in process.last] == ["outer"]
@@ -98,7 +104,9 @@ def test_leaving_through_calls_is_no_fault(tmp_path: Path, exception: str, messa
 
 
 def test_ctrl_c_names_the_call_that_it_struck(tmp_path: Path) -> None:
-    process = judged(tmp_path, *OUTER_INNER, raised(2, "KeyboardInterrupt", ""), raised(1, "KeyboardInterrupt", ""), END)
+    process = judged(
+        tmp_path, *OUTER_INNER, raised(2, "KeyboardInterrupt", ""), raised(1, "KeyboardInterrupt", ""), END
+    )
     assert (process.verdict, op(process)) == (Verdict.EXCEPTION, "inner")
 
 

@@ -37,7 +37,9 @@ def test_a_text_log_gives_itself(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(as_text(STORY))
     assert shown(path) == as_text(STORY)
-    named = text_log.call(call(1, "op", 1), text_log.identity(4, 5)) + text_log.returned(returned(1), text_log.identity(4, 5))
+    named = text_log.call(call(1, "op", 1), text_log.identity(4, 5)) + text_log.returned(
+        returned(1), text_log.identity(4, 5)
+    )
     path.write_text(named)
     assert shown(path) == named
 

@@ -128,6 +128,11 @@ def test_statistics_in_one_line(fields: dict[str, schema.Statistic], text: str) 
 def test_rows_of_containers_name_each_tensor_and_what_was_cut() -> None:
     value = schema.Sequence("list", 5, [tensor(4), schema.Mapping("dict", 3, ["'k'"], [tensor(5)])])
     fields = schema.Mapping("Batch", 1, ["ids"], [7], fields=True)
-    assert [name for name, *_ in values.rows("arg[0]", value)] == ["arg[0][0]", "arg[0][1]['k']", "arg[0][1][…]", "arg[0][…]"]
+    assert [name for name, *_ in values.rows("arg[0]", value)] == [
+        "arg[0][0]",
+        "arg[0][1]['k']",
+        "arg[0][1][…]",
+        "arg[0][…]",
+    ]
     assert values.rows("arg[0]", value)[-1][1] == "3 more, not recorded"
     assert values.rows("b", fields) == [("b.ids", "7", "")]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from firstfault.record import codec, text_log
-from firstfault.record.schema import Call, Header, Inputs, Record, Return, Tensor
+from firstfault.record.schema import Call, Header, Inputs, Record, Return, Tensor, Value
 
 T0 = 1_764_418_858 * 10**9
 HIDDEN = 4096
@@ -40,7 +40,7 @@ def calls(level: int) -> Iterator[Record]:
     for _ in itertools.count():
         tokens = random.choice(COUNTS) if random.random() < 0.9 else random.randrange(1, 8192)
         x, weight = tensor(tokens, HIDDEN, statistics=seen), tensor(HIDDEN, statistics=seen)
-        ops = (
+        ops: list[tuple[str, list[Value], Value]] = [
             ("RMSNorm.forward", [x, weight, 1e-6], x),
             ("sglang.quant_method.UnquantizedLinearMethod.apply", [x, tensor(6144, HIDDEN), None], x),
             (
@@ -53,12 +53,13 @@ def calls(level: int) -> Iterator[Record]:
                 [x, x, tensor(1_000_000, 1024), tensor(tokens, dtype="torch.int64")],
                 None,
             ),
-        )
+        ]
         for op, args, out in ops:
             n = next(count)
             t = T0 + n * 100_000
             described = args if level >= 3 else None
-            yield Call(n, t, op, "boundary", 0, 7, "model.py:120", described, None if described is None else {})
+            kwargs: dict[str, Value] | None = {} if level >= 3 else None
+            yield Call(n, t, op, tid=7, site="model.py:120", args=described, kwargs=kwargs)
             if seen:
                 yield Inputs(n, args)
             yield Return(n, t + 50_000, 7, described=level >= 3, out=out)

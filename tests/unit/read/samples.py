@@ -60,9 +60,8 @@ def history(path: Path) -> History:
 
 def tensor(*shape: int, **fields: Any) -> schema.Tensor:
     """A tensor as a kernel sees it."""
-    return schema.Tensor(
-        **{"shape": shape, "dtype": "torch.bfloat16", "device": "cuda:0", "nbytes": _nbytes(shape)} | fields
-    )
+    described: dict[str, Any] = {"dtype": "torch.bfloat16", "device": "cuda:0", "nbytes": _nbytes(shape)}
+    return schema.Tensor(**{"shape": shape} | described | fields)
 
 
 def _nbytes(shape: Iterable[int]) -> int:
@@ -74,7 +73,15 @@ def _nbytes(shape: Iterable[int]) -> int:
 
 def header(level: int = 3, pid: int = 4242, **fields: Any) -> schema.Header:
     """The first line of a segment."""
-    described = {"schema": 1, "t": T0, "pid": pid, "host": "vm", "rank": "0", "level": level, "segment": 1}
+    described: dict[str, Any] = {
+        "schema": 1,
+        "t": T0,
+        "pid": pid,
+        "host": "vm",
+        "rank": "0",
+        "level": level,
+        "segment": 1,
+    }
     return schema.Header(**described | {"main_tid": MAIN_TID} | fields)
 
 

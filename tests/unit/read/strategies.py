@@ -34,10 +34,8 @@ def tensors(draw: st.DrawFn) -> schema.Tensor:
     """Any tensor, with statistics, without, or with a reason why not."""
     shape = draw(EXTENTS)
     described = schema.Tensor(shape, draw(DTYPES), draw(DEVICES))
-    described.stride = draw(
-        st.one_of(st.none(), st.lists(st.integers(0, 2**40), min_size=len(shape), max_size=len(shape)))
-    )
-    described.stride = None if described.stride is None else tuple(described.stride)
+    steps = draw(st.none() | st.lists(st.integers(0, 2**40), min_size=len(shape), max_size=len(shape)))
+    described.stride = None if steps is None else tuple(steps)
     described.contiguous, described.requires_grad = draw(st.booleans()), draw(st.booleans())
     kind = draw(st.integers(0, 3))
     if kind == 1:

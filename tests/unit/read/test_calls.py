@@ -37,23 +37,27 @@ def test_the_innermost_call_is_in_flight() -> None:
 
 
 def test_each_thread_is_in_its_own_call_the_one_begun_last_first() -> None:
-    process = taken([call(1, "a", tid=1), call(2, "b", tid=2), call(3, "c", tid=1, parent=1), call(4, "d", tid=3), returned(4)])
+    process = taken(
+        [call(1, "a", tid=1), call(2, "b", tid=2), call(3, "c", tid=1, parent=1), call(4, "d", tid=3), returned(4)]
+    )
     assert in_flight(process) == ["c", "b"]
 
 
 def test_an_exception_is_of_the_innermost_call_that_it_left() -> None:
-    story = [call(1, "outer"), call(2, "inner", parent=1), raised(2), raised(1)]
+    story: list[schema.Record] = [call(1, "outer"), call(2, "inner", parent=1), raised(2), raised(1)]
     process = taken(story)
     assert blamed(process) == "inner: ValueError"
-    assert process.threads[MAIN_TID].passed is not None
-    assert process.threads[MAIN_TID].passed.op == "outer"
+    passed = process.threads[MAIN_TID].passed
+    assert passed is not None
+    assert passed.op == "outer"
 
 
 def test_an_exception_that_was_turned_into_another_began_in_the_innermost() -> None:
     process = taken([call(1, "outer"), call(2, "inner", parent=1), raised(2, "CudaError"), raised(1, "EngineError")])
     assert blamed(process) == "inner: CudaError"
-    assert process.threads[MAIN_TID].passed is not None
-    assert process.threads[MAIN_TID].passed.exception == "EngineError"
+    passed = process.threads[MAIN_TID].passed
+    assert passed is not None
+    assert passed.exception == "EngineError"
 
 
 @pytest.mark.parametrize("after", [
@@ -82,7 +86,9 @@ def test_what_other_threads_did_meanwhile_changes_nothing() -> None:
     ("CancelledError", "", False), ("KeyboardInterrupt", "", True), ("MyBaseException", "x", True),
 ])  # fmt: skip
 def test_exceptions_that_end_a_call_as_it_was_meant(exception: str, message: str, fault: bool) -> None:
-    process = taken([call(1, "outer"), call(2, "op", parent=1), raised(2, exception, message), raised(1, exception, message)])
+    process = taken(
+        [call(1, "outer"), call(2, "op", parent=1), raised(2, exception, message), raised(1, exception, message)]
+    )
     assert blamed(process) == (f"op: {exception}" if fault else "")
     assert in_flight(process) == []
     assert [ended.state for ended in process.threads[MAIN_TID].last] == [State.RAISED, State.RAISED]
@@ -114,7 +120,9 @@ def test_records_of_no_open_call_are_passed_over(record: schema.Record) -> None:
 
 
 def test_a_number_given_twice_does_no_harm() -> None:
-    process = taken([call(5, "a"), call(5, "b", parent=5), call(5, "c", parent=5), returned(5), returned(5), call(6, "d")])
+    process = taken(
+        [call(5, "a"), call(5, "b", parent=5), call(5, "c", parent=5), returned(5), returned(5), call(6, "d")]
+    )
     assert in_flight(process) == ["d"]
 
 
@@ -193,7 +201,9 @@ def test_problems_of_any_number_are_bounded() -> None:
     assert problems.lines()[-1] == "800 more problems"
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["call", "return", "raise"]), st.integers(1, 3), st.integers(0, 20)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["call", "return", "raise"]), st.integers(1, 3), st.integers(0, 20)), max_size=60
+)
 
 
 @given(STEPS)

@@ -45,7 +45,8 @@ def test_a_peers_dumps_name_the_call_in_flight_with_statistics_of_its_inputs(tmp
     assert isinstance(x, schema.Tensor)
     assert isinstance(ids, schema.Tensor)
     assert (x.shape, x.dtype, x.stride, x.nan_count) == ((4, 8), "torch.float16", (8, 1), 0)
-    assert (x.min, x.max) == (pytest.approx(-2.349609, abs=1e-6), pytest.approx(3.929688, abs=1e-6))
+    assert x.min == pytest.approx(-2.349609, abs=1e-6)
+    assert x.max == pytest.approx(3.929688, abs=1e-6)
     assert (ids.shape, ids.dtype, ids.min, ids.max) == ((2,), "torch.int64", 0, 7)
     assert process.findings == []
 
@@ -71,7 +72,9 @@ def test_containers_are_put_together_again(tmp_path: Path, name: str) -> None:
     assert isinstance(x, schema.Tensor)
     assert isinstance(caches, schema.Sequence)
     assert (caches.name, caches.length, len(caches.items)) == ("list", 6, 6)
-    assert [(item.shape, item.stride) for item in caches.items if isinstance(item, schema.Tensor)] == [((2, 2), (4, 2))] * 6
+    assert [(item.shape, item.stride) for item in caches.items if isinstance(item, schema.Tensor)] == [
+        ((2, 2), (4, 2))
+    ] * 6
     assert isinstance(options, schema.Mapping)
     assert (options.length, options.keys[0], options.values[0]) == (12, "'key 0'", 0)
     assert options.values[10] == schema.Opaque("dtype", "torch.bfloat16")
@@ -210,7 +213,9 @@ def test_our_dumps_say_what_was_recorded(record: Any, tmp_path: Path) -> None:
     assert returned.mutated == ["arg_0"]
 
 
-def test_statistics_of_the_suspect_are_read_from_its_dump_wherever_the_recording_lies(record: Any, tmp_path: Path) -> None:
+def test_statistics_of_the_suspect_are_read_from_its_dump_wherever_the_recording_lies(
+    record: Any, tmp_path: Path
+) -> None:
     from firstfault.capture import boundary
 
     running = record(10)
@@ -256,7 +261,9 @@ USUAL = {"function_name": "op", "execution_status": "completed", "process_id": 7
 
 def test_numbers_that_are_no_json(tmp_path: Path) -> None:
     """Python's json writes them all the same."""
-    sglang_dump(tmp_path, 1, USUAL | {"input_metadata": {"arg_0": float("nan"), "kwarg_cap": float("-inf"), "kwarg_n": 2**70}})
+    sglang_dump(
+        tmp_path, 1, USUAL | {"input_metadata": {"arg_0": float("nan"), "kwarg_cap": float("-inf"), "kwarg_n": 2**70}}
+    )
     calls, _ = calls_of(tmp_path)
     [call] = calls["op"]
     assert call.args == [schema.Number("nan")]

@@ -32,7 +32,12 @@ def test_what_calls_had_in_common() -> None:
     variant = alike(known, tensor(1, 1), tensor(1))
     x, weight = variant.places["arg[0]"], variant.places["arg[1]"]
     assert variant.count == 2
-    assert (x.dims, x.dtypes, x.devices, x.always_contiguous) == ([None, 256], ("torch.bfloat16",), ("cuda:0", "cuda:1"), False)
+    assert (x.dims, x.dtypes, x.devices, x.always_contiguous) == (
+        [None, 256],
+        ("torch.bfloat16",),
+        ("cuda:0", "cuda:1"),
+        False,
+    )
     assert (weight.dims, weight.dtypes, weight.always_contiguous) == ([256], ("torch.float32",), True)
     assert x.largest == 64 * 256 * 2
 
@@ -41,7 +46,7 @@ def test_uses_of_one_name_are_told_apart_by_the_ranks_of_their_tensors() -> None
     known = learned(
         call(1, "op", tensor(17, 256)),
         call(2, "op", tensor(17, dtype="torch.int64"), tensor(17, 512), tensor(17, 128)),
-        call(3, "op", 1, {}),
+        call(3, "op", 1, None),
     )
     assert alike(known, tensor(5, 5)).places["arg[0]"].dims == [17, 256]
     assert set(alike(known, tensor(5), tensor(5, 5), tensor(5, 5)).places) == {"arg[0]", "arg[1]", "arg[2]"}

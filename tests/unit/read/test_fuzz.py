@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from firstfault.record import codec
+from firstfault.record import codec, schema
 from tests.unit.read import samples
 from tests.unit.read.strategies import OPS
 from tests.unit.read.survival import survives
@@ -75,7 +75,7 @@ def plain(record: Any) -> Any:
 def damaged_records(draw: st.DrawFn) -> bytes:
     """A record with some fields of another type or value, as a line."""
     n = draw(st.integers(-1, 4))
-    values = [samples.tensor(4, 8, min=-1.0, max=2.0, mean=0.5, nan_count=3), "x"]
+    values: list[schema.Value] = [samples.tensor(4, 8, min=-1.0, max=2.0, mean=0.5, nan_count=3), "x"]
     record = plain(
         draw(
             st.sampled_from(
@@ -116,7 +116,7 @@ def test_records_of_any_shape(tmp_path: Path, lines: list[bytes]) -> None:
        "execution_status", "result", "output_metadata", "call_number", "thread_id", "process_id", "timestamp",
        "mutated_tensor_keys", "tensor_info"]), OPS)  # fmt: skip
 def test_metadata_of_any_shape(tmp_path: Path, whole: Any, field: Any, name: str, op: str) -> None:
-    folder = tmp_path / "dumps" / f"20260319_004821_182_pid7_{op.replace('/', '_')}_call0001"
+    folder = tmp_path / "dumps" / "20260319_004821_182_pid7_op_call0001"
     folder.mkdir(parents=True, exist_ok=True)
     usual = {"function_name": op, "execution_status": "completed", "input_metadata": {"arg_0": 1}}
     for metadata in (whole, usual | {name: field}, usual | {name: {"arg_0": field, "type": "list", "items": [field]}}):

@@ -189,7 +189,7 @@ def test_no_call_of_a_serving_engine_would_have_raised_a_weighty_alarm(tmp_path:
     """Had any of the calls been the last: at most a hint of low weight, and that on a first call only."""
     text = samples.log_bytes(name).decode()
     path = tmp_path / "log.txt"
-    heads = [at for at in range(len(text)) if text.startswith(RULE, at)][1:] + [len(text)]
+    heads = [*[at for at in range(len(text)) if text.startswith(RULE, at)][1:], len(text)]
     weights = []
     for end in heads:
         path.write_text(text[:end])
@@ -210,7 +210,7 @@ def test_lines_of_the_program_are_passed_over(tmp_path: Path) -> None:
         noisy += line + "\n"
         if not line.startswith("  ") and index % 2:
             continue
-        if line.startswith("    )") or line.startswith("  arg[1]"):
+        if line.startswith(("    )", "  arg[1]")):
             noisy += (
                 "Loading shards: 50%|█████     | 1/2\r\nINFO 03-19 engine.py:7] ready = True\n\n(EngineCore pid=7) x\n"
             )

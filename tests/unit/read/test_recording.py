@@ -36,7 +36,7 @@ def report(path: Path) -> Report:
 def test_records_come_back_as_they_were_written(
     tmp_path: Path, op: str, args: list[schema.Value], kwargs: dict[str, schema.Value], out: schema.Value
 ) -> None:
-    records = [header(), call(1, op, *args, kwargs=kwargs), returned(1, out), raised(2), END]
+    records: list[schema.Record] = [header(), call(1, op, *args, kwargs=kwargs), returned(1, out), raised(2), END]
     path = recording(tmp_path, records)
     events, source = samples.read(path)
     assert [event.record for event in events] == records
@@ -239,7 +239,7 @@ def test_only_the_end_of_a_long_stderr_is_read(tmp_path: Path) -> None:
 
 def test_calls_wait_for_their_statistics(tmp_path: Path) -> None:
     bare, full = tensor(4), tensor(4, min=1.0, max=2.0, mean=1.5)
-    records = [
+    records: list[schema.Record] = [
         header(level=5),
         call(1, "a", bare),
         call(2, "b", bare),

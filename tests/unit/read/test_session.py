@@ -42,7 +42,9 @@ def test_a_recording_without_processes_is_one(tmp_path: Path) -> None:
 
 def test_a_call_after_much_other_output_is_found(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    path.write_bytes(b"starting\n" * 10**6 + b"x" * (2**20 - 10) + b"\n[2026-03-19 00:47:30] SGLang Kernel API Call: op\n")
+    path.write_bytes(
+        b"starting\n" * 10**6 + b"x" * (2**20 - 10) + b"\n[2026-03-19 00:47:30] SGLang Kernel API Call: op\n"
+    )
     assert isinstance(open_source(path), KernelApiLog)
 
 

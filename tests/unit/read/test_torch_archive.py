@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +23,6 @@ from firstfault.errors import UnreadableInput
 from firstfault.read.formats import torch_archive
 from firstfault.read.formats.saved_tensor import SavedTensor
 from tests.unit.read.survival import survives
-
-torch = pytest.importorskip("torch")
 
 
 def saved(folder: Path, values: Any) -> Path:

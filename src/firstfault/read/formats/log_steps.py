@@ -128,7 +128,21 @@ def _block_steps(block: Block) -> Iterator[Step]:
     title = block.title
     if (side := _SECTIONS.get(title)) is not None:
         yield from _section_steps(side, block.line, block.body)
-    elif is_flattened(title):
+    elif block.line == 0 and not block.body and len(title) < LONGEST_NAME:
+        yield from _first_line_steps(title)
+    else:
+        yield from _other_steps(block)
+
+
+@lru_cache(maxsize=4096)
+def _first_line_steps(title: str) -> tuple[Step, ...]:
+    """Those of the line that names a call: the same for each call of an operator."""
+    return tuple(_other_steps(Block(0, title, "")))
+
+
+def _other_steps(block: Block) -> Iterator[Step]:
+    title = block.title
+    if is_flattened(title):
         for restored in unflatten(block):
             yield from _block_steps(restored)
     elif match := _HEAD.match(title):

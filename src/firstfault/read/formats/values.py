@@ -223,7 +223,7 @@ class _Block:
     def value(self) -> schema.Value:
         """The value that they make."""
         name, items = self.name, self.items
-        if name == "Tensor":
+        if name == "Tensor" and "why" not in self.texts:
             return tensor(self.texts)
         if self.opener == "{":
             return schema.Mapping(name or "dict", len(self.keys) + self.more, self.keys, items[: len(self.keys)])

@@ -81,7 +81,10 @@ def test_the_number_of_tokens_of_two_arguments_that_always_agreed() -> None:
 
     [found] = findings(RULE, step(17, 17), step(64, 64), step(119, 118))
     assert (found.confidence.value, found.arguments) == ("high", ["arg[0]", "arg[1]"])
-    assert found.text == "dimension 0 of arg[1] is 118 and dimension 0 of arg[0] is 119; in 2 earlier calls they were equal"
+    assert (
+        found.text
+        == "dimension 0 of arg[1] is 118 and dimension 0 of arg[0] is 119; in 2 earlier calls they were equal"
+    )
     # With one number of tokens so far, that they were equal may have been chance.
     assert weights(RULE, step(17, 17), step(17, 17), step(119, 17)) == [("medium", ["arg[0]", "arg[1]"])]
 
@@ -106,7 +109,8 @@ def test_lengths_of_sequences_vary() -> None:
 
 
 def test_another_number_of_dimensions() -> None:
-    flat, headed = [tensor(17, 512)], [tensor(17, 8, 64)]
+    flat: Arguments = [tensor(17, 512)]
+    headed: Arguments = [tensor(17, 8, 64)]
     [found] = findings(RULE, flat, flat, headed)
     assert (found.confidence.value, found.arguments) == ("high", ["arg[0]"])
     assert "3 dimensions" in found.text
