@@ -19,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firstfault.diagnose.report import Report
 from firstfault.errors import UnreadableInput
 from firstfault.read.formats import torch_archive
 from firstfault.read.formats.saved_tensor import SavedTensor
@@ -51,9 +52,10 @@ class Subclass(torch.Tensor):
 def test_a_tensor_is_described_as_torch_has_it(tmp_path: Path, tensor: Any) -> None:
     found = torch_archive.read(saved(tmp_path, {"arg_0": tensor, "other": "text"}))
     if tensor.device.type == "meta":  # no storage: nothing is claimed about it
-        assert found == {}
+        assert found == ({}, ["arg_0", "other"])
         return
-    described = found["arg_0"].described()
+    assert found.others == ["other"]
+    described = found.tensors["arg_0"].described()
     assert described.shape == tuple(tensor.shape)
     assert described.dtype == str(tensor.dtype)
     assert described.stride == tensor.stride()
@@ -66,7 +68,7 @@ def test_a_tensor_is_described_as_torch_has_it(tmp_path: Path, tensor: Any) -> N
 def test_sparse_and_quantized_tensors_keep_shape_and_dtype(tmp_path: Path) -> None:
     sparse = torch.eye(5).to_sparse()
     quantized = torch.quantize_per_tensor(torch.ones(3, 4), 0.1, 0, torch.qint8)
-    found = torch_archive.read(saved(tmp_path, {"sparse": sparse, "quantized": quantized}))
+    found = torch_archive.read(saved(tmp_path, {"sparse": sparse, "quantized": quantized})).tensors
     assert (found["sparse"].shape, found["sparse"].dtype, found["sparse"].stride) == ((5, 5), "torch.float32", None)
     assert (found["quantized"].shape, found["quantized"].dtype) == ((3, 4), "torch.qint8")
 
@@ -77,11 +79,11 @@ def test_any_pickle_protocol(tmp_path: Path, protocol: int) -> None:
     torch.save(
         {"arg_0": BASE, "nested": [BASE, {"k": (BASE, None, 1.5, True, 10**30)}]}, path, pickle_protocol=protocol
     )
-    assert torch_archive.read(path)["arg_0"].shape == (4, 12)
+    assert torch_archive.read(path).tensors["arg_0"].shape == (4, 12)
 
 
 def statistics(path: Path, key: str = "arg_0") -> Any:
-    described = torch_archive.read(path)[key].described()
+    described = torch_archive.read(path).tensors[key].described()
     torch_archive.add_statistics(path, {key: described})
     return described
 
@@ -137,7 +139,7 @@ def test_a_large_tensor_is_read_in_pieces(tmp_path: Path) -> None:
         "from firstfault.read.formats import torch_archive\n"
         "import numpy\n"
         "path = Path(sys.argv[1])\n"
-        "described = {key: value.described() for key, value in torch_archive.read(path).items()}\n"
+        "described = {key: value.described() for key, value in torch_archive.read(path).tensors.items()}\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "torch_archive.add_statistics(path, described)\n"
         "print(described['arg_0'].max, described['arg_1'].mean)\n"
@@ -303,8 +305,8 @@ for path in map(Path, sys.argv[1:]):
     began = time.monotonic()
     try:
         found = torch_archive.read(path)
-        torch_archive.add_statistics(path, {key: value.described() for key, value in found.items()})
-        answer = sorted(found)
+        torch_archive.add_statistics(path, {key: value.described() for key, value in found.tensors.items()})
+        answer = sorted(found.tensors)
     except FirstFaultError as error:
         answer = str(error)
     answers[path.parent.name] = answer, time.monotonic() - began
@@ -362,14 +364,14 @@ def test_layouts_that_no_tensor_has(tmp_path: Path, name: str) -> None:
 ])  # fmt: skip
 def test_tensors_that_their_storage_does_not_hold(tmp_path: Path, layout: dict[str, Any], reason: str) -> None:
     path = pt(tmp_path, tensor_pickle(**layout))
-    described = torch_archive.read(path)["arg_0"].described()
+    described = torch_archive.read(path).tensors["arg_0"].described()
     with pytest.raises(UnreadableInput, match=reason):
         torch_archive.add_statistics(path, {"arg_0": described})
 
 
 def test_a_tensor_within_its_storage_is_read(tmp_path: Path) -> None:
     path = pt(tmp_path, tensor_pickle())
-    described = torch_archive.read(path)["arg_0"].described()
+    described = torch_archive.read(path).tensors["arg_0"].described()
     torch_archive.add_statistics(path, {"arg_0": described})
     assert (described.min, described.max, described.nan_count) == (0.0, 0.0, 0)
 
@@ -378,7 +380,19 @@ def test_no_more_opcodes_are_interpreted_than_a_dump_has(tmp_path: Path, monkeyp
     monkeypatch.setattr(torch_archive, "MOST_READS", 1000)
     with pytest.raises(UnreadableInput, match="more opcodes"):
         torch_archive.read(pt(tmp_path, b"(" * 1001))
-    assert list(torch_archive.read(pt(tmp_path, tensor_pickle()))) == ["arg_0"]
+    assert list(torch_archive.read(pt(tmp_path, tensor_pickle())).tensors) == ["arg_0"]
+
+
+def test_a_dump_that_holds_what_is_no_tensor_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "20260319_004821_182_pid7_op_call0001"
+    folder.mkdir()
+    (folder / "metadata.json").write_text('{"function_name": "op", "execution_status": "inputs_saved"}')
+    canary = tmp_path / "canary"
+    pt(folder, gadgets(str(canary))["posix.system in a tensor"])
+    found = survives(folder)
+    assert isinstance(found, Report)
+    assert found.problems == [f"{folder}/inputs.pt: arg_0 is no tensor that can be described"]
+    assert not canary.exists()
 
 
 # --- the zip around it
@@ -387,7 +401,7 @@ def test_no_more_opcodes_are_interpreted_than_a_dump_has(tmp_path: Path, monkeyp
 def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path) -> None:
     for name in ("../../data.pkl", "/data.pkl", "archive/../data.pkl"):
         found = torch_archive.read(pt(tmp_path, tensor_pickle(), name=name))
-        assert list(found) == ["arg_0"]
+        assert list(found.tensors) == ["arg_0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs.pt"]
 
 
@@ -431,7 +445,7 @@ def test_damaged_zips_are_one_line(tmp_path: Path, signature: bytes, offset: int
         assert "\n" not in str(error)
         assert "inputs.pt" in str(error)
     else:
-        assert list(found) == ["arg_0"]
+        assert list(found.tensors) == ["arg_0"]
 
 
 def test_overlapping_entries_are_read_once_each(tmp_path: Path) -> None:
@@ -440,7 +454,7 @@ def test_overlapping_entries_are_read_once_each(tmp_path: Path) -> None:
     data = path.read_bytes()
     second = data.index(CENTRAL, data.index(CENTRAL) + 1)
     path.write_bytes(data[: second + 42] + struct.pack("<I", 0) + data[second + 46 :])
-    described = torch_archive.read(path)["arg_0"].described()
+    described = torch_archive.read(path).tensors["arg_0"].described()
     with pytest.raises(UnreadableInput):
         torch_archive.add_statistics(path, {"arg_0": described})
 
@@ -472,7 +486,7 @@ def test_bytes_changed_anywhere(tmp_path: Path, data: st.DataObject) -> None:
     path.write_bytes(whole)
     try:
         found = torch_archive.read(path)
-        torch_archive.add_statistics(path, {key: value.described() for key, value in found.items()})
+        torch_archive.add_statistics(path, {key: value.described() for key, value in found.tensors.items()})
     except UnreadableInput as error:
         assert "\n" not in str(error)
 

@@ -30,6 +30,7 @@ FLASHINFER_METADATA = "metadata.jsonl"
 GRAPH_FLUSHES = "graph_flushes"
 LARGEST_METADATA = 32 * 2**20
 TARGET = "dump"
+MOST_NAMED = 8
 _SIDES = {"inputs": layout.INPUTS, "outputs": layout.OUTPUTS}
 _MOST_OPEN = 256
 
@@ -161,7 +162,10 @@ class DumpFolder:
     def _tensors(self, folder: Path, side: str) -> dict[str, SavedTensor]:
         try:
             if exists(folder / _SIDES[side]):
-                return torch_archive.read(folder / _SIDES[side])
+                saved = torch_archive.read(folder / _SIDES[side])
+                for key in saved.others[:MOST_NAMED]:
+                    self.problems.add(f"{folder / _SIDES[side]}: {key} is no tensor that can be described")
+                return saved.tensors
             if exists(folder / f"{side}.safetensors"):
                 return safetensors_file.read(folder / f"{side}.safetensors")
         except UnreadableInput as error:

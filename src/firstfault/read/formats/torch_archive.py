@@ -15,7 +15,7 @@ import pickle
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, ClassVar, TypeVar, cast
+from typing import IO, Any, BinaryIO, ClassVar, NamedTuple, TypeVar, cast
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
@@ -171,8 +171,15 @@ class _Bounded:
         return data
 
 
-def read(path: Path) -> dict[str, SavedTensor]:
-    """The tensors of a saved flat dict, by key; what else it holds is left out.
+class Saved(NamedTuple):
+    """What a saved flat dict holds: tensors by key, and the keys of what is none that is known here."""
+
+    tensors: dict[str, SavedTensor]
+    others: list[str]
+
+
+def read(path: Path) -> Saved:
+    """What a saved flat dict holds.
 
     Raises:
         UnreadableInput: it is no archive of ``torch.save``, or it is damaged.
@@ -189,7 +196,7 @@ def add_statistics(path: Path, described: Mapping[str, schema.Tensor]) -> None:
     """
 
     def add(archive: zipfile.ZipFile, folder: str) -> None:
-        saved = _read(archive, folder)
+        saved = _read(archive, folder).tensors
         for key in described.keys() & saved.keys():
             entry = _stored(archive, f"{folder}data/{saved[key].storage}")
             with archive.open(entry) as storage:
@@ -222,7 +229,7 @@ def _opened(file: BinaryIO) -> tuple[zipfile.ZipFile, str]:
     return archive, name.removesuffix("data.pkl")
 
 
-def _read(archive: zipfile.ZipFile, folder: str) -> dict[str, SavedTensor]:
+def _read(archive: zipfile.ZipFile, folder: str) -> Saved:
     entry = _stored(archive, f"{folder}data.pkl")
     if entry.file_size > LARGEST_PICKLE:
         raise UnreadableInput(f"its pickle has {entry.file_size} bytes, more than the {LARGEST_PICKLE} that are read")
@@ -231,7 +238,9 @@ def _read(archive: zipfile.ZipFile, folder: str) -> dict[str, SavedTensor]:
     found = _Interpreter(_Budgeted(pickled), encoding="utf-8", errors="replace").load()
     if not isinstance(found, dict):
         raise UnreadableInput("it does not hold tensors by name")
-    return {plain_text(str(key)): value for key, value in found.items() if isinstance(value, SavedTensor)}
+    named = {plain_text(str(key)): value for key, value in found.items()}
+    tensors = {key: value for key, value in named.items() if isinstance(value, SavedTensor)}
+    return Saved(tensors, [key for key in named if key not in tensors])
 
 
 def _stored(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
