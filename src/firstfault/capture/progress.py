@@ -42,8 +42,8 @@ class Driver(Protocol):
             MarkersUnavailable: the driver refused.
         """
 
-    def write(self, stream: int, address: int, value: int) -> bool:
-        """Enqueue a write of a 32-bit word on a stream; whether the driver took it."""
+    def write(self, stream: int, address: int, value: int) -> None:
+        """Enqueue a write of a 32-bit word on a stream; a dead context takes none, and that is no error."""
 
     def current(self) -> tuple[int, int]:
         """The current device and the handle of its current stream."""
@@ -75,9 +75,9 @@ class CudaDriver:
             raise MarkersUnavailable(f"cuMemHostGetDevicePointer failed with error {status}")
         return device.value
 
-    def write(self, stream: int, address: int, value: int) -> bool:
-        """Enqueue a write of a 32-bit word on a stream; whether the driver took it."""
-        return bool(self._write(stream, address, value, 0) == _CUDA_SUCCESS)
+    def write(self, stream: int, address: int, value: int) -> None:
+        """Enqueue a write of a 32-bit word on a stream; a dead context takes none, and that is no error."""
+        self._write(stream, address, value, 0)
 
     def current(self) -> tuple[int, int]:
         """The current device and the handle of its current stream."""
@@ -111,8 +111,6 @@ class Markers:
         self._page[: len(self._header())] = self._header()
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
         self._base = driver.register(address, progress.PAGE_BYTES)
-        self.refused = 0
-        """Markers that the driver did not take, as it does once the context is dead."""
 
     def place(self) -> tuple[int, int]:
         """The current device and stream, or device -1 while a graph is captured: what is captured has not run."""
@@ -145,8 +143,7 @@ class Markers:
         if offset < 0:
             return
         _ENQUEUED.pack_into(self._page, offset + progress.ENQUEUED_OFFSET, marker)
-        if not self._driver.write(stream, self._base + offset + progress.REACHED_OFFSET, marker & 0xFFFFFFFF):
-            self.refused += 1
+        self._driver.write(stream, self._base + offset + progress.REACHED_OFFSET, marker & 0xFFFFFFFF)
 
     def _slot(self, device: int, stream: int) -> int:
         """Take the next slot for a stream; -1 when all are taken."""

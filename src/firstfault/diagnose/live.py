@@ -1,19 +1,17 @@
 """Where the host and the device of a running process are, from outside it: no signal, no ptrace.
 
-device 0 stream 0x0: the device is in moe_align (call 37), the host has got to topk (call 100)
+device 0 stream 0x0: the device began moe_align (call 37) and did not complete it; the host got to topk (call 100)
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from pathlib import Path
 
 from firstfault.diagnose.device import positions, sentence
 from firstfault.errors import UnreadableInput
+from firstfault.read.calls import History, Process
 from firstfault.read.formats import marker_page
 from firstfault.read.formats.recording import Recording, process_folders
-from firstfault.read.marks import MOST_AHEAD, Order
-from firstfault.record import schema
 
 
 def standings(recording: Path) -> list[tuple[str, str]]:
@@ -50,13 +48,8 @@ def _of_process(folder: Path) -> list[str]:
     page = marker_page.find(folder)
     if page is None:
         return []
-    order, ops = Order(), OrderedDict[int, str]()
+    history = History()
     for event in Recording(folder).events(lambda count: None):
-        order.take(event.record)
-        if isinstance(event.record, schema.Call):
-            ops[event.record.n] = event.record.op
-            if len(ops) > MOST_AHEAD:
-                ops.popitem(last=False)
-    return [
-        sentence(position, lambda n: ops.get(n, "a call that is not recorded")) for position in positions(page, order)
-    ]
+        history.feed(event)
+    process = history.processes.get(folder.name, Process(folder.name))
+    return [sentence(position, process.op_of) for position in positions(page, process.marks)]

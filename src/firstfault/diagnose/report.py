@@ -213,7 +213,7 @@ def _process(
         in_flight=[_call(call, process, full=False) for call in process.in_flight() if call is not suspect],
         last=[_call(call, process, full=False) for call in _last(process, suspect, last)],
         findings=findings,
-        device=[device.sentence(position, lambda n: _op(process, n)) for position in streams],
+        device=[device.sentence(position, process.op_of) for position in streams],
         notes=list(_notes(process)),
     )
 
@@ -234,7 +234,7 @@ def _blame(
 ) -> tuple[Verdict, Call | None, str]:
     """The culprit, the first call in stream order that began and did not complete, or what stands in for one."""
     first = streams[0]
-    host = f"the host had got to {_op(process, first.host)} (call {first.host})"
+    host = f"the host had got to {process.op_of(first.host)} (call {first.host})"
     if surfaced is not None:
         host = f"the error surfaced in {surfaced.op} (call {surfaced.n}), and {host}"
     culprit = process.marked.get(first.call)
@@ -245,15 +245,10 @@ def _blame(
             text += f" {others} more streams had not caught up: synchronise them one by one to tell which was first."
         return Verdict.CULPRIT, culprit, text
     if first.reach is device.Reach.UNRECORDED:
-        after = f"after {_op(process, first.call)} (call {first.call})" if first.call else "before the first call"
+        after = f"after {process.op_of(first.call)} (call {first.call})" if first.call else "before the first call"
         text = f"The device failed in unrecorded work {after}; {host}. Make a boundary of what runs there to name it."
         return Verdict.CULPRIT, culprit, text
     return verdict, surfaced, conclusion
-
-
-def _op(process: Process, n: int) -> str:
-    call = process.marked.get(n)
-    return call.op if call is not None else "a call"
 
 
 def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:

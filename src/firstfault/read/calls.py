@@ -120,6 +120,11 @@ class Process:
     marked: OrderedDict[int, Call] = field(default_factory=OrderedDict)
     """The last calls with a progress marker, by number: one of them may be where the device was."""
 
+    def op_of(self, n: int) -> str:
+        """The operator of one of the last calls with a progress marker."""
+        call = self.marked.get(n)
+        return call.op if call is not None else "a call"
+
     def in_flight(self) -> list[Call]:
         """The innermost call without an end of each thread, the one begun last first."""
         innermost = [thread.open[-1] for thread in self.threads.values() if thread.open]

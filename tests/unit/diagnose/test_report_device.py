@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.diagnose import investigate
+from firstfault.diagnose import investigate, live
 from firstfault.diagnose.report import ProcessReport, Verdict
 from firstfault.record import codec, layout, progress, schema
 
@@ -71,3 +71,8 @@ def test_a_device_that_caught_up_leaves_the_verdict_alone(tmp_path: Path) -> Non
     assert found.verdict is Verdict.EXCEPTION
     assert found.suspect is not None
     assert found.suspect.n == 10
+
+
+def test_live_says_the_same_of_the_recording(tmp_path: Path) -> None:
+    found = recorded(tmp_path, progress.begin_marker(4))
+    assert live.standings(tmp_path) == [("vm-42", sentence) for sentence in found.device]
