@@ -14,7 +14,7 @@ import enum
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -63,6 +63,25 @@ class Found:
 
 Watched: TypeAlias = "tuple[tuple[PathKey, ...], torch.Tensor, int | None]"
 """A tensor that a call may change in place: path, tensor, and torch's in-place counter before it, if kept."""
+
+
+def version(tensor: torch.Tensor) -> int | None:
+    """Torch's in-place counter of a tensor, if it has one."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def watched(found: list[Found]) -> list[Watched]:
+    """What tells later which of the tensors that a walk met were written to."""
+    return [(item.path, item.tensor, item.described.version) for item in found]
+
+
+def changed(watched: list[Watched], declared: Collection[int | str]) -> list[tuple[PathKey, ...]]:
+    """Paths of the arguments that a call is declared to write to, or was seen to by torch's in-place counter."""
+    return [
+        path
+        for path, tensor, before in watched
+        if (declared and path[0] in declared) or (before is not None and tensor._version != before)
+    ]
 
 
 class Walk:
@@ -173,7 +192,7 @@ def _tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
             nbytes,
             tensor.is_contiguous(),
             tensor.requires_grad,
-            None if tensor.is_inference() else tensor._version,
+            version(tensor),
         )
     except Exception:
         return _unusual_tensor(tensor, walk)

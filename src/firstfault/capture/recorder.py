@@ -25,10 +25,8 @@ from typing import Any
 import torch
 
 from firstfault import settings
-from firstfault.capture import describe, dump, guard, progress, stats, writers
-from firstfault.capture.text_only import TextCall, TextOnly
+from firstfault.capture import describe, dump, guard, progress, stats, text_only, writers
 from firstfault.record import schema
-from firstfault.record.text_log import CAPTURE_SKIP
 from firstfault.settings import Level, Settings
 
 _FRAMES_TO_CALLER = 3  # this method, the function that calls it, the boundary
@@ -79,9 +77,9 @@ class Recorder:
         self._folder = folder
         self._markers: progress.Markers | None = None
         self._wants_markers = folder is not None
-        self.short = None
-        if self.text is not None and self._record is None and not self.reads_values:
-            self.short = TextOnly(self.text, described=self.describes)
+        self.text_only: text_only.TextOnly | None = None
+        if self.text is not None and self._record is None:
+            self.text_only = text_only.of_level(chosen.level, self.text)
 
     def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
         """Write that a call begins, and save its inputs at level 10."""
@@ -152,22 +150,22 @@ class Recorder:
     ) -> None:
         walk = describe.Walk(dump=self.dumper is not None)
         record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
-        call.watched = [(item.path, item.tensor, item.described.version) for item in walk.found]
+        call.watched = describe.watched(walk.found)
         if not self.reads_values:
             for writer in self.writers:
                 writer.call(record)
             return
         for writer in self.writers:
             writer.begun(record)
-        fill_statistics(walk.found)
+        stats.fill_all(walk.found)
         inputs = schema.Inputs(record.n, record.args, record.kwargs)
         for writer in self.writers:
-            writer.inputs(inputs)
+            writer.inputs(inputs, record.tid)
         if self.dumper is not None and self.dumper.wanted(record.op):
             call.dump = self._dump_inputs(self.dumper, record, walk)
 
     def _dump_inputs(self, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> dump.OpenDump | None:
-        if (reason := _no_dump_now()) is not None:
+        if (reason := stats.out_of_reach()) is not None:
             self.dumped(record.n, "inputs", skipped=reason)
             return None
         try:
@@ -235,23 +233,14 @@ class OpenCall:
             walk = describe.Walk(dump=self.dump is not None)
             record.described = True
             record.out = describe.describe(result, walk)
-            changed = self._changed()
+            changed = describe.changed(self.watched, self.mutates)
             if recorder.reads_values:
-                fill_statistics(walk.found)
+                stats.fill_all(walk.found)
             if self.dump is not None:
                 changed += self._dump_outputs(recorder, self.dump, record, walk)
             record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
         for writer in recorder.writers:
             writer.returned(record)
-
-    def _changed(self) -> list[tuple[describe.PathKey, ...]]:
-        """The arguments that the call was declared to write to, or was seen to by torch's in-place counter."""
-        mutates = self.mutates
-        return [
-            path
-            for path, tensor, version in self.watched
-            if (mutates and path[0] in mutates) or (version is not None and tensor._version != version)
-        ]
 
     def _dump_outputs(
         self, recorder: Recorder, opened: dump.OpenDump, record: schema.Return, walk: describe.Walk
@@ -283,7 +272,7 @@ class OpenCall:
         return True
 
 
-def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall | TextCall | None:
+def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall | text_only.TextCall | None:
     """Record that a call begins; see the module's docstring.
 
     Called by the boundary itself: whoever called that is where the call was made.
@@ -294,20 +283,14 @@ def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return None
     thread.busy = True
     try:
-        if recorder.short is not None:
-            return recorder.short.begin(thread, op, args, kwargs)
+        if recorder.text_only is not None:
+            return recorder.text_only.begin(thread, op, args, kwargs)
         return recorder.begin(thread, op, target, args, kwargs)
     except Exception as error:
         guard.internal_error("recording a call", error)
         return None
     finally:
         thread.busy = False
-
-
-def fill_statistics(found: list[describe.Found]) -> None:
-    """Read the values of the tensors of one side of a call, as far as the moment allows."""
-    if found:
-        stats.fill_all(found, guard.values_out_of_reach(), capturing=guard.graph_capture_active())
 
 
 def note(code: str, message: str) -> None:
@@ -351,12 +334,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _no_dump_now() -> str | None:
-    if guard.graph_capture_active():
-        return CAPTURE_SKIP
-    return guard.values_out_of_reach()
 
 
 def _site(frame: FrameType | None) -> str:

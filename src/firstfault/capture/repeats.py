@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 
 _Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 """None in a torch without them: every call is then described anew."""
 
+_strided = torch.strided
 _function_modes = torch._C._is_torch_function_mode_enabled
 
 MOST_LAYOUTS = 8
@@ -28,27 +30,36 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPARABLE = frozenset((bool, int, type(None)))
 
 
+Text = TypeVar("Text")
+_Picked: TypeAlias = "Callable[[tuple[Any, ...]], tuple[Any, ...]]"
+
+
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """What a call looked like, and the text of it."""
+class Layout(Generic[Text]):
+    """What a call looked like, and what is written for it.
+
+    Attributes:
+        tensors: picks the tensors among the values.
+        text: the text of it.
+    """
 
     types: tuple[type, ...]
     names: tuple[str, ...]
-    tensors: tuple[int, ...]
-    others: tuple[int, ...]
-    values: list[Any]
+    tensors: _Picked
+    others: _Picked
+    values: tuple[Any, ...]
     looks_the_same: Callable[..., bool]
-    text: bytes
+    text: Text
 
 
-class Repeats:
+class Repeats(Generic[Text]):
     """The texts of the last layouts of each operator, for one side of its calls."""
 
     def __init__(self) -> None:
-        self._layouts: dict[str, list[_Layout]] = {}
+        self._layouts: dict[str, list[Layout[Text]]] = {}
 
-    def find(self, op: str, values: tuple[Any, ...], names: tuple[str, ...]) -> bytes | None:
-        """The text of an earlier call of ``op`` that this one would be written as too.
+    def find(self, op: str, values: tuple[Any, ...], names: tuple[str, ...]) -> Layout[Text] | None:
+        """The layout of an earlier call of ``op`` that this one would be written as too.
 
         Args:
             op: the operator.
@@ -60,31 +71,38 @@ class Repeats:
             return None
         types = tuple(map(type, values))
         for layout in layouts:
-            if (
-                layout.types == types
-                and layout.names == names
-                and all(_has_strides(values[index]) for index in layout.tensors)
-                and layout.looks_the_same(*[values[index] for index in layout.tensors])
-                and [values[index] for index in layout.others] == layout.values
-            ):
+            if layout.types != types or layout.names != names:
+                continue
+            tensors = layout.tensors(values)
+            for tensor in tensors:
+                if tensor.layout is not _strided or tensor.is_nested:  # see _has_strides; a call would cost as much
+                    return None
+            if layout.looks_the_same(*tensors) and layout.others(values) == layout.values:
                 if layout is not layouts[0]:  # a new list: another thread may be going through the old one
                     self._layouts[op] = [layout, *(other for other in layouts if other is not layout)]
-                return layout.text
+                return layout
         return None
 
-    def keep(self, op: str, values: tuple[Any, ...], names: tuple[str, ...], text: bytes) -> None:
+    def keep(self, op: str, values: tuple[Any, ...], names: tuple[str, ...], text: Text) -> None:
         """Remember the text that was written for ``values``, if all in them can be compared."""
         types = tuple(map(type, values))
         if _Guards is None or len(values) > MOST_VALUES or not all(map(_comparable, values)):
             return
-        tensors = tuple(index for index, kind in enumerate(types) if kind in _PLAIN)
-        others = tuple(index for index, kind in enumerate(types) if kind not in _PLAIN)
+        tensors = _picker([index for index, kind in enumerate(types) if kind in _PLAIN])
+        others = _picker([index for index, kind in enumerate(types) if kind not in _PLAIN])
         try:
-            same = _guard([values[index] for index in tensors])
+            same = _guard(tensors(values))
         except RuntimeError:  # no strides: sparse, nested
             return
-        layout = _Layout(types, names, tensors, others, [values[index] for index in others], same, text)
+        layout = Layout(types, names, tensors, others, others(values), same, text)
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
+
+
+def _picker(indices: list[int]) -> _Picked:
+    """What picks the items at ``indices`` out of a tuple."""
+    if not indices:
+        return lambda values: ()
+    return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
 
 
 def _comparable(value: Any) -> bool:
@@ -100,10 +118,10 @@ def _comparable(value: Any) -> bool:
 
 def _has_strides(tensor: torch.Tensor) -> bool:
     """Whether torch's guards may be asked: of a tensor without strides they end the process (``std::terminate``)."""
-    return tensor.layout is torch.strided and not tensor.is_nested
+    return tensor.layout is _strided and not tensor.is_nested
 
 
-def _guard(tensors: list[torch.Tensor]) -> Callable[..., bool]:
+def _guard(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
     """What tells whether other tensors look exactly like these; it keeps none of them alive."""
     if not tensors:
         return lambda: True

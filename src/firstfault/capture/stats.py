@@ -6,9 +6,11 @@ Two passes over the values where they are all finite; further ones only to count
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
+from firstfault.capture import guard
 from firstfault.capture.describe import Found, storage_bytes_needed
 from firstfault.record import schema
 from firstfault.record.text_log import CAPTURE_SKIP
@@ -16,6 +18,7 @@ from firstfault.record.text_log import CAPTURE_SKIP
 _READY = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _READY_INTEGER = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
+_SUMMED_IN = {torch.float64: torch.float64}
 _WIDENED_INTEGER = {torch.bool: torch.uint8, torch.uint16: torch.int32, torch.uint32: torch.int64}
 _FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 _FLOAT4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -26,14 +29,25 @@ SHRUNK = "[unavailable: its storage was resized]"
 SKIPPED_IN_CAPTURE = f"[skipped: {CAPTURE_SKIP}]"
 
 
-def fill_all(found: list[Found], skip: str | None, *, capturing: bool) -> None:
-    """Write the statistics of each tensor into its description, or the reason why there are none.
+class Statistics(NamedTuple):
+    """What is known of the values of one tensor; the counts are None where its type has no NaN."""
 
-    Args:
-        found: the tensors of one side of a call.
-        skip: why no values may be read just now, or None.
-        capturing: whether a CUDA graph is being captured, when device values must not be read.
-    """
+    min: schema.Statistic
+    max: schema.Statistic
+    mean: schema.Statistic
+    nan_count: int | None = None
+    inf_count: int | None = None
+
+
+def out_of_reach() -> str | None:
+    """Why not every tensor may be read just now, or None."""
+    return guard.values_out_of_reach() or (CAPTURE_SKIP if guard.graph_capture_active() else None)
+
+
+def fill_all(found: list[Found]) -> None:
+    """Write the statistics of each tensor into its description, or the reason why there are none."""
+    skip = guard.values_out_of_reach()
+    capturing = guard.graph_capture_active()
     for item in found:
         if item.unreachable is not None or skip is not None:
             item.described.statistics = f"[skipped: {item.unreachable or skip}]"
@@ -45,23 +59,26 @@ def fill_all(found: list[Found], skip: str | None, *, capturing: bool) -> None:
 
 def fill(described: schema.Tensor, tensor: torch.Tensor) -> None:
     """Write the statistics of ``tensor`` into ``described``, or the reason why there are none."""
+    statistics = read(tensor, contiguous=described.contiguous)
+    if isinstance(statistics, str):
+        described.statistics = statistics
+    else:
+        described.min, described.max, described.mean, described.nan_count, described.inf_count = statistics
+
+
+def read(tensor: torch.Tensor, *, contiguous: bool) -> Statistics | str:
+    """The statistics of ``tensor``, or in brackets the reason why there are none; it never raises."""
     try:
-        if tensor.numel() == 0:
-            described.statistics = EMPTY
-        elif tensor.untyped_storage().nbytes() < _end_of(tensor, described):
-            described.statistics = SHRUNK  # torch would read past its end
-        else:
-            plain = tensor.detach() if described.requires_grad else tensor
-            _fill(described, *((plain, 1) if described.contiguous else _without_repeats(plain)))
+        numel = tensor.numel()
+        if numel == 0:
+            return EMPTY
+        reach = (int(tensor.storage_offset()) + numel) * tensor.itemsize if contiguous else storage_bytes_needed(tensor)
+        if tensor.untyped_storage().nbytes() < reach:
+            return SHRUNK  # torch would read past its end
+        plain = tensor.detach() if tensor.requires_grad else tensor
+        return _read(plain, 1) if contiguous else _read(*_without_repeats(plain))
     except Exception as error:
-        described.statistics = f"[unavailable: {type(error).__name__}]"
-
-
-def _end_of(tensor: torch.Tensor, described: schema.Tensor) -> int:
-    """How many bytes of its storage a tensor reaches over."""
-    if described.contiguous and described.ptr:
-        return described.ptr - described.storage + described.nbytes
-    return storage_bytes_needed(tensor)
+        return f"[unavailable: {type(error).__name__}]"
 
 
 def _without_repeats(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -74,34 +91,35 @@ def _without_repeats(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     return tensor, times
 
 
-def _fill(described: schema.Tensor, tensor: torch.Tensor, times: int) -> None:
+def _read(tensor: torch.Tensor, times: int) -> Statistics | str:
     dtype = tensor.dtype
     if dtype in _READY:
-        _floating(described, tensor, times)
-    elif dtype in _READY_INTEGER:
-        _integer(described, tensor)
-    elif dtype in _WIDENED_INTEGER:
-        _integer(described, tensor.to(_WIDENED_INTEGER[dtype]))
-    elif dtype == torch.uint64:
-        _unsigned_64(described, tensor)
-    elif dtype in _COMPLEX:
-        _complex(described, tensor, times)
-    elif tensor.is_quantized:
-        _floating(described, tensor.dequantize(), times)
-    elif dtype == _FLOAT4:
-        _floating(described, _unpack_float4(tensor), times)
-    elif dtype.is_floating_point:
-        _floating(described, tensor.to(torch.float32), times)
-    else:
-        described.statistics = f"[skipped: torch has no arithmetic for {dtype}]"
+        return _floating(tensor, times)
+    if dtype in _READY_INTEGER:
+        return _integer(tensor)
+    if dtype in _WIDENED_INTEGER:
+        return _integer(tensor.to(_WIDENED_INTEGER[dtype]))
+    if dtype == torch.uint64:
+        return _unsigned_64(tensor)
+    if dtype in _COMPLEX:
+        return _complex(tensor, times)
+    if tensor.is_quantized:
+        return _floating(tensor.dequantize(), times)
+    if dtype == _FLOAT4:
+        return _floating(_unpack_float4(tensor), times)
+    if dtype.is_floating_point:
+        return _floating(tensor.to(torch.float32), times)
+    return f"[skipped: torch has no arithmetic for {dtype}]"
 
 
-def _floating(described: schema.Tensor, values: torch.Tensor, times: int) -> None:
-    lowest, highest = torch.aminmax(values)
+def _floating(values: torch.Tensor, times: int) -> Statistics:
+    lowest, highest = values.aminmax()
     low, high = lowest.item(), highest.item()
     # What torch's mean is made of; by itself it takes 5 µs more.
-    total = values.sum(dtype=torch.float64 if values.dtype == torch.float64 else torch.float32).item()
+    total = values.sum(dtype=_SUMMED_IN.get(values.dtype, torch.float32)).item()
     mean = total / values.numel()
+    if math.isfinite(low) and math.isfinite(high) and math.isfinite(mean):
+        return Statistics(low, high, mean, 0, 0)
     nan_count = inf_count = 0
     if math.isnan(low):
         low, high, nan_count = _bounds_without_nan(values)
@@ -109,8 +127,7 @@ def _floating(described: schema.Tensor, values: torch.Tensor, times: int) -> Non
         inf_count = int(torch.isinf(values).sum().item())
     elif not nan_count and not math.isfinite(mean):
         mean = _mean_without_overflow(values)
-    described.min, described.max, described.mean = map(_statistic, (low, high, mean))
-    described.nan_count, described.inf_count = nan_count * times, inf_count * times
+    return Statistics(_number(low), _number(high), _number(mean), nan_count * times, inf_count * times)
 
 
 def _mean_without_overflow(values: torch.Tensor) -> float:
@@ -128,32 +145,30 @@ def _bounds_without_nan(values: torch.Tensor) -> tuple[float, float, int]:
     return low, high, count
 
 
-def _integer(described: schema.Tensor, values: torch.Tensor) -> None:
+def _integer(values: torch.Tensor) -> Statistics:
     low, high = torch.aminmax(values)
-    described.min, described.max = int(low.item()), int(high.item())
-    described.mean = values.mean(dtype=torch.float64).item()
+    return Statistics(int(low.item()), int(high.item()), values.mean(dtype=torch.float64).item())
 
 
-def _unsigned_64(described: schema.Tensor, tensor: torch.Tensor) -> None:
+def _unsigned_64(tensor: torch.Tensor) -> Statistics:
     """Two maps onto int64, which torch can reduce: one keeps the order, the other keeps small numbers exact."""
     half = 2**63
     signed = tensor.view(torch.int64)
     low, high = torch.aminmax(signed ^ -half)
-    described.min, described.max = int(low.item()) + half, int(high.item()) + half
     wrapped = (signed < 0).mean(dtype=torch.float64).item()
-    described.mean = signed.mean(dtype=torch.float64).item() + wrapped * 2**64
+    mean = signed.mean(dtype=torch.float64).item() + wrapped * 2**64
+    return Statistics(int(low.item()) + half, int(high.item()) + half, mean)
 
 
-def _complex(described: schema.Tensor, tensor: torch.Tensor, times: int) -> None:
+def _complex(tensor: torch.Tensor, times: int) -> Statistics:
     """Statistics of the magnitudes, where a value with a NaN in either part has none."""
     wide = tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor
     nan, infinite = torch.isnan(wide), torch.isinf(wide)
-    _floating(described, wide.abs().masked_fill(nan, math.nan), times)
-    described.nan_count = int(nan.sum().item()) * times
+    magnitudes = _floating(wide.abs().masked_fill(nan, math.nan), times)
     infinite_count = int(infinite.sum().item())
-    if described.max == "inf" and not infinite_count:  # the magnitude is beyond the type, its parts are not
-        _floating(described, wide.to(torch.complex128).abs().masked_fill(nan, math.nan), times)
-    described.inf_count = infinite_count * times
+    if magnitudes.max == "inf" and not infinite_count:  # the magnitude is beyond the type, its parts are not
+        magnitudes = _floating(wide.to(torch.complex128).abs().masked_fill(nan, math.nan), times)
+    return magnitudes._replace(nan_count=int(nan.sum().item()) * times, inf_count=infinite_count * times)
 
 
 def _unpack_float4(tensor: torch.Tensor) -> torch.Tensor:
@@ -165,6 +180,6 @@ def _unpack_float4(tensor: torch.Tensor) -> torch.Tensor:
     return table[nibbles.long()]
 
 
-def _statistic(value: float) -> schema.Statistic:
+def _number(value: float) -> schema.Statistic:
     """JSON has no NaN or infinity: those travel by name."""
     return value if math.isfinite(value) else str(value)

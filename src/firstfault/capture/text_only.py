@@ -1,70 +1,68 @@
-"""The short way of a call when only a text log is written, and no values: levels 1 and 3 without a recording.
+"""The short way of a call when nothing but a text log is written, up to level 5.
 
 Such a log shows neither numbers nor addresses of a call, so nothing of it need be kept or counted, and what
-looks like an earlier call is written as that was. It is the way that SGLang's own variables lead to.
+looks like an earlier call is written as that was, but for the statistics. It is the way that SGLang's own
+variables lead to.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from firstfault.capture import describe, guard
+from firstfault.capture import describe, guard, stats
 from firstfault.capture.repeats import Repeats
+from firstfault.capture.template import WHOSE, Template
 from firstfault.capture.writers import TextWriter
 from firstfault.record import schema, text_log
+from firstfault.settings import Level
 
 if TYPE_CHECKING:
     from firstfault.capture.recorder import Thread
 
+Names: TypeAlias = "tuple[str, ...]"
+_TUPLE: Names = ("",)
+"""Stands in the place of a result's names where it is a tuple, whose items are then the values of its layout."""
 
-class TextOnly:
-    """The text log of a process, for calls of which nothing else is recorded."""
 
-    def __init__(self, text: TextWriter, *, described: bool) -> None:
-        """``described`` tells whether arguments and results are written, or names alone."""
-        self.text = text
-        self._described = described
-        self._named: dict[str, TextCall] = {}
-        self._inputs = Repeats()
-        self._outputs = Repeats()
+class TextOnly(Protocol):
+    """The text log of a process of whose calls nothing else is recorded."""
 
     def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
         """Write that a call begins."""
-        if not self._described:
-            self.text.opening(time.time(), op, thread.tid, b"")
-            return self._named.get(op) or self._named.setdefault(op, TextCall(self, op))
-        values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
-        arguments = self._inputs.find(op, values, names)
-        if arguments is None:
-            with guard.unseen():
-                described = describe.describe_call(args, kwargs, describe.Walk())
-                arguments = text_log.inputs(schema.Inputs(0, *described)).encode("utf-8", "replace")
-                self._inputs.keep(op, values, names, arguments)
-        self.text.opening(time.time(), op, thread.tid, arguments)
-        return DescribedCall(self, thread, op, (len(args), names))
 
-    def returned(self, call: DescribedCall, result: Any) -> None:
-        """Write a result."""
-        values, names = (result, ("",)) if type(result) is tuple else ((result,), ())
-        output = self._outputs.find(call.op, values, names)
-        if output is None:
-            with guard.unseen():
-                described = describe.describe(result, describe.Walk())
-                output = text_log.output(described).encode("utf-8", "replace")
-                self._outputs.keep(call.op, values, names, output)
-        self.text.output(output, call.mutated(), call.thread.tid)
+
+def of_level(level: Level, text: TextWriter) -> TextOnly | None:
+    """The short way at a level, if it has one: a dump needs the number of its call."""
+    if level >= Level.DUMPS:
+        return None
+    if level >= Level.STATISTICS:
+        return WithValues(text)
+    return WithLayouts(text) if level >= Level.METADATA else NamesOnly(text)
+
+
+class NamesOnly:
+    """Level 1: the names of calls."""
+
+    def __init__(self, text: TextWriter) -> None:
+        self._text = text
+        self._calls: dict[str, TextCall] = {}
+
+    def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+        """Write that a call begins."""
+        self._text.opening(op, thread.tid)
+        return self._calls.get(op) or self._calls.setdefault(op, TextCall(self._text, op))
 
 
 class TextCall:
     """A call of which the name is written; its return is not. All calls of an operator are the same."""
 
-    __slots__ = ("_text_only", "mutates", "op")
+    __slots__ = ("_text", "mutates", "op")
 
-    def __init__(self, text_only: TextOnly, op: str) -> None:
-        self._text_only = text_only
+    def __init__(self, text: TextWriter, op: str) -> None:
+        self._text = text
         self.op = op
         self.mutates: Collection[int | str] = ()
 
@@ -74,42 +72,145 @@ class TextCall:
     def raised(self, error: BaseException) -> None:
         """Write that the call ended in ``error``."""
         try:
-            if not self._text_only.text.closed:  # begun in the process that this one was forked from
-                record = schema.Raise(
-                    0, time.time_ns(), type(error).__name__, guard.message_of(error), threading.get_native_id()
-                )
-                self._text_only.text.raised(record, self.op)
+            if not self._text.closed:  # begun in the process that this one was forked from
+                tid = threading.get_native_id()
+                record = schema.Raise(0, time.time_ns(), type(error).__name__, guard.message_of(error), tid)
+                self._text.raised(record, self.op)
         except Exception as internal:
             guard.internal_error("recording an exception", internal)
 
 
+class WithLayouts:
+    """Level 3: the names of calls, and what their arguments and results look like."""
+
+    def __init__(self, text: TextWriter) -> None:
+        self.text = text
+        self._inputs: Repeats[bytes] = Repeats()
+        self._outputs: Repeats[bytes] = Repeats()
+
+    def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+        """Write that a call begins, and its arguments."""
+        values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
+        layout = self._inputs.find(op, values, names)
+        if layout is not None:
+            arguments = layout.text
+        else:
+            with guard.unseen():
+                described = describe.describe_call(args, kwargs, describe.Walk())
+                arguments = _encoded(text_log.inputs(schema.Inputs(0, *described)))
+                self._inputs.keep(op, values, names, arguments)
+        self.text.opening(op, thread.tid, arguments)
+        return DescribedCall(self, thread, op, len(args), names)
+
+    def returned(self, call: DescribedCall, result: Any) -> None:
+        """Write a result."""
+        values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
+        layout = self._outputs.find(call.op, values, names)
+        if layout is not None:
+            output = layout.text
+        else:
+            with guard.unseen():
+                output = _encoded(text_log.output(describe.describe(result, describe.Walk())))
+                self._outputs.keep(call.op, values, names, output)
+        self.text.output(output, call.declared() if call.mutates else [], call.thread.tid)
+
+
+class WithValues:
+    """Level 5: the names of calls first, then the statistics of their arguments, and those of their results."""
+
+    def __init__(self, text: TextWriter) -> None:
+        self.text = text
+        self._inputs: Repeats[Template] = Repeats()
+        self._outputs: Repeats[Template] = Repeats()
+
+    def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+        """Write that a call begins, then its arguments: reading values can take long, or never end."""
+        text, tid = self.text, thread.tid
+        text.opening(op, tid)
+        values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
+        call = DescribedCall(self, thread, op, len(args), names)
+        layout = self._inputs.find(op, values, names)
+        with guard.unseen():
+            if layout is not None and not stats.out_of_reach():
+                tensors = layout.tensors(values)
+                call.watched = layout.text.watched(tensors)
+                arguments = layout.text.filled(tensors)
+            else:
+                walk = describe.Walk()
+                inputs = schema.Inputs(0, *describe.describe_call(args, kwargs, walk))
+                call.watched = describe.watched(walk.found)
+                arguments = _read(self._inputs, (op, values, names), walk, lambda: text_log.inputs(inputs, WHOSE))
+        text.arguments(_encoded(arguments.replace(WHOSE, text.identity_of_arguments(tid))))
+        return call
+
+    def returned(self, call: DescribedCall, result: Any) -> None:
+        """Write a result, and which arguments changed in place."""
+        values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
+        layout = self._outputs.find(call.op, values, names)
+        with guard.unseen():
+            changed = describe.changed(call.watched, call.mutates)
+            if layout is not None and not stats.out_of_reach():
+                output = layout.text.filled(layout.tensors(values))
+            else:
+                walk = describe.Walk()
+                described = describe.describe(result, walk)
+                output = _read(self._outputs, (call.op, values, names), walk, lambda: text_log.output(described))
+        self.text.output(_encoded(output), list(map(describe.label, changed)), call.thread.tid)
+
+
 class DescribedCall(TextCall):
-    """A call of which arguments and result are written."""
+    """A call of which arguments and result are written.
 
-    __slots__ = ("_given", "thread")
+    Attributes:
+        thread: the one that it is made in.
+        watched: the tensors that it may change in place; not at level 3, where nothing watches for that.
+    """
 
-    def __init__(self, text_only: TextOnly, thread: Thread, op: str, given: tuple[int, tuple[str, ...]]) -> None:
-        """``given`` is how many arguments it was given by position, and the names of the others."""
-        super().__init__(text_only, op)
+    __slots__ = ("_names", "_positional", "_writes", "thread", "watched")
+
+    def __init__(
+        self, writes: WithLayouts | WithValues, thread: Thread, op: str, positional: int, names: Names
+    ) -> None:
+        """``positional`` is how many arguments it was given by position; ``names`` are those of the others."""
+        self._writes = writes
+        self._text = writes.text
+        self._positional = positional
+        self._names = names
+        self.op = op
+        self.mutates = ()
         self.thread = thread
-        self._given = given
+        self.watched: list[describe.Watched] = []
 
-    def mutated(self) -> list[str]:
-        """The arguments that it is declared to write to; nothing watches for others here."""
-        if not self.mutates:
-            return []
-        count, names = self._given
-        return [describe.label((where,)) for where in (*range(count), *names) if where in self.mutates]
+    def declared(self) -> list[str]:
+        """The arguments that it is declared to write to."""
+        return [describe.label((where,)) for where in (*range(self._positional), *self._names) if where in self.mutates]
 
     def returned(self, result: Any) -> None:
         """Write the result."""
-        if self._text_only.text.closed:
+        if self._text.closed:
             return
         thread = self.thread
         thread.busy = True
         try:
-            self._text_only.returned(self, result)
+            self._writes.returned(self, result)
         except Exception as internal:
             guard.internal_error("recording a return", internal)
         finally:
             thread.busy = False
+
+
+def _read(
+    repeats: Repeats[Template],
+    layout: tuple[str, tuple[Any, ...], Names],
+    walk: describe.Walk,
+    render: Callable[[], str],
+) -> str:
+    """What ``render`` prints of the descriptions of a walk once their values are read; kept for the next like it."""
+    if all(item.unreachable is None for item in walk.found):
+        repeats.keep(*layout, Template(render, walk.found))
+    stats.fill_all(walk.found)
+    return render()
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

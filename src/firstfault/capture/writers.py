@@ -68,19 +68,22 @@ class TextWriter:
         self._losses = _Losses(name)
         self._pid = os.getpid()
         self._own_thread = None if shared else self._pid  # the main thread's; threading misses that a fork changes it
-        self._names: dict[str, bytes] = {}
-        self._second, self._stamp = 0, b""
+        self._alone = not shared  # until another thread writes to it
+        self._openings: tuple[int, dict[str, bytes]] = (0, {})
         self.closed = False
 
-    def opening(self, now: float, op: str, tid: int, arguments: bytes) -> None:
-        """Write the opening block of a call of ``op`` that begins ``now``, with its arguments as they are printed."""
-        second = int(now)
-        if second != self._second:
-            self._second, self._stamp = second, text_log.rule_and_stamp(second).encode()
-        name = self._names.get(op) or self._name(op)
+    def opening(self, op: str, tid: int, arguments: bytes = b"") -> None:
+        """Write the opening block of a call of ``op`` that begins now, with its arguments as they are printed."""
+        openings, now = self._openings, int(time.time())
+        if openings[0] != now:
+            openings = self._openings = (now, {})
+        data = openings[1].get(op) or self._opening(op, openings)
         if tid != self._own_thread:
-            name += self._identity(tid).encode()
-        self._write_bytes(self._stamp + name + arguments)
+            data += self._identity(tid).encode()
+        try:  # as in _write_bytes: this is the line that every call goes through
+            self._sink.write(data + arguments)
+        except (OSError, ValueError) as error:
+            self._losses.add(error)
 
     def output(self, output: bytes, mutated: list[str], tid: int) -> None:
         """Write the output block of a call, with its result as it is printed."""
@@ -98,9 +101,17 @@ class TextWriter:
         """Write the name of a call whose arguments follow."""
         self._write(text_log.opening(record, self._identity(record.tid)))
 
-    def inputs(self, record: schema.Inputs) -> None:
-        """Write the arguments of the call last begun in this thread."""
-        self._write(text_log.inputs(record))
+    def inputs(self, record: schema.Inputs, tid: int) -> None:
+        """Write the arguments of the call that thread ``tid`` began last."""
+        self.arguments(text_log.inputs(record, self.identity_of_arguments(tid)).encode("utf-8", "replace"))
+
+    def arguments(self, arguments: bytes) -> None:
+        """Write the arguments of the call begun last, as they are printed."""
+        self._write_bytes(arguments)
+
+    def identity_of_arguments(self, tid: int) -> str:
+        """What tells whose arguments follow by themselves: another thread's call may come between them and the name."""
+        return "" if self._alone else text_log.identity(self._pid, tid)
 
     def returned(self, record: schema.Return) -> None:
         """Write the output block of a call."""
@@ -124,14 +135,19 @@ class TextWriter:
         self.closed = True
         self._sink.close()
 
-    def _name(self, op: str) -> bytes:
-        if len(self._names) >= _MOST_NAMES:
-            self._names.clear()
-        name = self._names[op] = text_log.name(op).encode("utf-8", "replace")
-        return name
+    @staticmethod
+    def _opening(op: str, openings: tuple[int, dict[str, bytes]]) -> bytes:
+        """What names a call of ``op`` in one second; a loop makes many of them in each."""
+        second, known = openings
+        opening = known[op] = text_log.heading(op, second).encode("utf-8", "replace")
+        return opening
 
     def _identity(self, tid: int) -> str:
-        return "" if tid == self._own_thread else text_log.identity(self._pid, tid)
+        """The line that names a thread, unless it is the one whose log this is."""
+        if tid == self._own_thread:
+            return ""
+        self._alone = False
+        return text_log.identity(self._pid, tid)
 
     def _write(self, text: str) -> None:
         self._write_bytes(text.encode("utf-8", "replace"))
@@ -158,7 +174,7 @@ class RecordWriter:
 
     begun = call
 
-    def inputs(self, record: schema.Inputs) -> None:
+    def inputs(self, record: schema.Inputs, tid: int) -> None:
         """Write the statistics of a call's arguments."""
         self._write(record)
 
@@ -219,7 +235,6 @@ class RecordWriter:
         return codec.encode(schema.Note(self._losses.last_at, "lost", message, count=self._losses.lost))
 
 
-_MOST_NAMES = 10_000
 Writer = TextWriter | RecordWriter
 
 

@@ -192,6 +192,8 @@ class History:
             return self._returned(process, record)
         elif isinstance(record, schema.Raise):
             return _raised(process, record)
+        elif isinstance(record, schema.Inputs):
+            _given(process, record)
         else:
             _other(process, record)
         return None
@@ -235,6 +237,15 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
         dropped = stack.pop(0)
         process.by_number.pop(dropped.n, None)
         dropped.state = State.UNKNOWN
+
+
+def _given(process: Process, record: schema.Inputs) -> None:
+    """Take in arguments that came after their call."""
+    call = process.by_number.get(record.n)
+    if call is not None:
+        call.record.args = record.args or call.record.args or []
+        call.record.kwargs = (call.record.kwargs or {}) | record.kwargs
+        process.described = True
 
 
 def _depth(stack: list[Call], parent: int) -> int:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TypeAlias
 
 from firstfault.record.schema import (
     Call,
@@ -42,6 +43,8 @@ from firstfault.record.schema import (
     Value,
 )
 
+Statistics: TypeAlias = tuple[Statistic, Statistic, Statistic, "int | None", "int | None"]
+
 RULE = "=" * 80
 _RULE_LINE = RULE + "\n"
 CAPTURE_SKIP = "CUDA graph capture in progress"
@@ -58,34 +61,31 @@ def call(record: Call, identity: str = "") -> str:
 
 def opening(record: Call, identity: str = "") -> str:
     """The lines that name a call, without its arguments."""
-    return rule_and_stamp(record.t // 1_000_000_000) + name(record.op) + identity
+    return heading(record.op, record.t // 1_000_000_000) + identity
 
 
-def rule_and_stamp(second: int) -> str:
-    """The rule above a call and the time that begins its line, for a second since the epoch."""
-    return _RULE_LINE + _second(second)
+def heading(op: str, second: int) -> str:
+    """The rule above a call of ``op`` and the line that names it, in a second since the epoch."""
+    return f"{_RULE_LINE}{_second(second)} SGLang Kernel API Call: {one_line(op)}\n"
 
 
-def name(op: str) -> str:
-    """The rest of the line that names a call."""
-    return f" SGLang Kernel API Call: {one_line(op)}\n"
+def inputs(record: Inputs, identity: str = "") -> str:
+    """The arguments of a call that ``opening`` has named; each section says whose if others may stand between."""
+    return _arguments(record.args, record.kwargs, identity)
 
 
-def inputs(record: Inputs) -> str:
-    """The arguments of a call that ``opening`` has named."""
-    return _arguments(record.args, record.kwargs)
-
-
-def _arguments(args: Iterable[Value], kwargs: dict[str, Value]) -> str:
+def _arguments(args: Iterable[Value], kwargs: dict[str, Value], identity: str = "") -> str:
     text = ""
     if args:
         text = "Positional input arguments:\n"
         for index, value in enumerate(args):
             text += f"  arg[{index}]={_value(value, _ARGUMENT)}\n"
+        text += identity
     if kwargs:
         text += "Keyword input arguments:\n"
         for name, value in kwargs.items():
             text += f"  {one_line(name)}={_value(value, _ARGUMENT)}\n"
+        text += identity
     return text
 
 
@@ -210,16 +210,27 @@ def _layout_lines(
     return known, f"{extra}\n{indent})"
 
 
+def statistics(line: str, found: Statistics | str) -> str:
+    """The lines of a tensor's statistics, or why there are none.
+
+    Args:
+        line: what each begins with: a line break and the indent.
+        found: minimum, maximum, mean, and the counts of NaN and Inf if its type has such; or the reason.
+    """
+    if isinstance(found, str):
+        return f"{line}statistics={one_line(found)}"
+    low, high, mean, nan_count, inf_count = found
+    text = f"{line}min={number(low)}{line}max={number(high)}{line}mean={number(mean)}"
+    return text if nan_count is None else f"{text}{line}nan_count={nan_count}{line}inf_count={inf_count}"
+
+
 def _statistics_lines(tensor: Tensor, indent: str) -> str:
     line = f"\n{indent}  "
     if tensor.statistics is not None:
-        return f"{line}statistics={one_line(tensor.statistics)}"
+        return statistics(line, tensor.statistics)
     if tensor.min is None or tensor.max is None or tensor.mean is None:
         return ""
-    text = f"{line}min={number(tensor.min)}{line}max={number(tensor.max)}{line}mean={number(tensor.mean)}"
-    if tensor.nan_count is not None:
-        text += f"{line}nan_count={tensor.nan_count}{line}inf_count={tensor.inf_count}"
-    return text
+    return statistics(line, (tensor.min, tensor.max, tensor.mean, tensor.nan_count, tensor.inf_count))
 
 
 def _sequence(sequence: Sequence, indent: str) -> str:

@@ -70,8 +70,8 @@ def answer(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return {"all": (*args, *kwargs.values()), "first": first, "tuple of it": (first,), "list of it": [first]}[how]
 
 
-def texts(folder: Path, calls: list[Any], **chosen: Any) -> str:
-    with recording(folder, 3, **chosen) as found:
+def texts(folder: Path, level: int, calls: list[Any], **chosen: Any) -> str:
+    with recording(folder, level, **chosen) as found:
         (folder / "log.txt").unlink(missing_ok=True)
         for args, kwargs, how, context in calls:
             result = answer(how, args, kwargs)
@@ -81,29 +81,31 @@ def texts(folder: Path, calls: list[Any], **chosen: Any) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-@given(st.lists(CALLS, min_size=2, max_size=8))
-def test_any_sequence_of_calls_reads_as_without_it(tmp_path: Path, calls: list[Any]) -> None:
+@given(st.sampled_from([3, 5]), st.lists(CALLS, min_size=2, max_size=8))
+def test_any_sequence_of_calls_reads_as_without_it(tmp_path: Path, level: int, calls: list[Any]) -> None:
     for folder in ("alone", "whole"):
         (tmp_path / folder).mkdir(exist_ok=True)
-    assert texts(tmp_path / "alone", calls, recording=None) == texts(tmp_path / "whole", calls)
+    assert texts(tmp_path / "alone", level, calls, recording=None) == texts(tmp_path / "whole", level, calls)
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("level", [3, 5])
 @pytest.mark.parametrize("mode", [nullcontext, torch.no_grad, torch.inference_mode])
-def test_each_tensor_after_each_other(tmp_path: Path, mode: Callable[[], Any]) -> None:
+def test_each_tensor_after_each_other(tmp_path: Path, mode: Callable[[], Any], level: int) -> None:
     made = [make() for make in TENSORS.values()]
     pairs = [tensor for first in made for second in made for tensor in (first, second)]
     calls: list[Any] = [((tensor,), {}, "first", mode) for tensor in pairs]
     for folder in ("alone", "whole"):
         (tmp_path / folder).mkdir()
-    assert texts(tmp_path / "alone", calls, recording=None) == texts(tmp_path / "whole", calls)
+    assert texts(tmp_path / "alone", level, calls, recording=None) == texts(tmp_path / "whole", level, calls)
 
 
-def test_it_keeps_no_tensor_alive(record: Record) -> None:
+@pytest.mark.parametrize("level", [3, 5])
+def test_it_keeps_no_tensor_alive(record: Record, level: int) -> None:
     import gc
     import weakref
 
-    record(3, recording=None)
+    record(level, recording=None)
     call = boundary.wrap(lambda x: x * 2, "op")
     gc.disable()
     try:
@@ -124,8 +126,8 @@ def test_what_is_kept_is_bounded(record: Record) -> None:
     from firstfault.capture import recorder
 
     assert recorder._current is not None
-    short: Any = recorder._current.short
-    assert len(short._inputs._layouts["op"]) == repeats.MOST_LAYOUTS
+    text_only: Any = recorder._current.text_only
+    assert len(text_only._inputs._layouts["op"]) == repeats.MOST_LAYOUTS
     assert found.text().count("SGLang Kernel API Call") == 100
 
 
@@ -139,18 +141,20 @@ def test_a_torch_without_guards_describes_each_anew(record: Record, monkeypatch:
 
 
 def test_a_nan_is_not_kept() -> None:
-    known = repeats.Repeats()
+    known: repeats.Repeats[bytes] = repeats.Repeats()
     known.keep("op", (float("nan"),), (), b"text")
     known.keep("op", (-0.0,), (), b"text")
     assert not known._layouts
 
 
 def test_layouts_are_reordered_without_changing_the_list_that_another_thread_reads() -> None:
-    known = repeats.Repeats()
+    known: repeats.Repeats[bytes] = repeats.Repeats()
     for number in range(3):
         known.keep("op", (number,), (), str(number).encode())
     before = known._layouts["op"]
     order = list(before)
-    assert known.find("op", (0,), ()) == b"0"
+    found = known.find("op", (0,), ())
+    assert found is not None
+    assert found.text == b"0"
     assert before == order
     assert [layout.text for layout in known._layouts["op"]] == [b"0", b"2", b"1"]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.capture import describe, stats
+from firstfault.capture import describe, guard, stats
 from firstfault.record import schema, text_log
 
 ALL_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
@@ -35,7 +35,7 @@ def of(tensor: torch.Tensor) -> schema.Tensor:
     walk = describe.Walk()
     describe.describe(tensor, walk)
     (item,) = walk.found
-    stats.fill_all(walk.found, None, capturing=False)
+    stats.fill_all(walk.found)
     return item.described
 
 
@@ -280,19 +280,21 @@ def test_the_reason_stands_where_there_are_none() -> None:
     assert of(torch.eye(2).to_sparse()).statistics == "[skipped: layout torch.sparse_coo]"
 
 
-def test_nothing_is_read_while_it_must_not_be() -> None:
+def test_nothing_is_read_while_it_must_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     walk = describe.Walk()
     describe.describe(torch.ones(2), walk)
-    stats.fill_all(walk.found, "inside a torch.func transform", capturing=False)
+    monkeypatch.setattr(guard, "values_out_of_reach", lambda: "inside a torch.func transform")
+    stats.fill_all(walk.found)
     assert walk.found[0].described.statistics == "[skipped: inside a torch.func transform]"
 
 
-def test_during_capture_only_the_host_is_read() -> None:
+def test_during_capture_only_the_host_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     walk = describe.Walk()
     describe.describe([torch.ones(2), torch.ones(2)], walk)
     on_host, on_device = walk.found
     on_device.tensor = torch.ones(2, device="meta")  # no GPU here: any other device stands for it
-    stats.fill_all(walk.found, None, capturing=True)
+    monkeypatch.setattr(guard, "graph_capture_active", lambda: True)
+    stats.fill_all(walk.found)
     assert on_host.described.max == 1.0
     assert on_device.described.statistics == "[skipped: CUDA graph capture in progress]"
 

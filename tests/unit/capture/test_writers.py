@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ def test_each_record_has_its_line_and_its_block() -> None:
     for writer in (record_writer, text_writer):
         writer.call(call)
         writer.begun(call)
-        writer.inputs(inputs)
+        writer.inputs(inputs, TID)
         writer.returned(returned)
         writer.raised(raised, "pkg.op")
         writer.dumped(schema.Dump(1, "inputs", "/elsewhere/x", 5))
@@ -152,7 +153,8 @@ def test_a_dump_inside_the_recording_goes_by_its_place_in_it() -> None:
     assert records(disk) == [schema.Dump(1, "inputs", "dumps/x", 5), schema.Dump(1, "inputs", skipped="no room")]
 
 
-def test_the_short_way_writes_the_same_text() -> None:
+def test_the_short_way_writes_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_764_418_858.9)
     long, short = Disk(), Disk()
     call = schema.Call(1, 1_764_418_858 * 10**9, "pkg.op\n", tid=5, args=[1], kwargs={})
     returned = schema.Return(1, 2, tid=5, described=True, out=3, mutated=["arg[0]"])
@@ -160,9 +162,21 @@ def test_the_short_way_writes_the_same_text() -> None:
     one.call(call)
     one.returned(returned)
     other = writers.TextWriter(short, "x", shared=False)
-    other.opening(1_764_418_858.9, "pkg.op\n", 5, text_log.inputs(schema.Inputs(1, [1])).encode())
+    other.opening("pkg.op\n", 5, text_log.inputs(schema.Inputs(1, [1])).encode())
     other.output(text_log.output(3).encode(), ["arg[0]"], 5)
     assert b"".join(short.written) == b"".join(long.written)
+
+
+def test_arguments_by_themselves_name_their_thread_once_there_are_several() -> None:
+    disk = Disk()
+    writer = writers.TextWriter(disk, "x", shared=False)
+    inputs = schema.Inputs(1, [1], {"k": 2})
+    writer.inputs(inputs, TID)
+    writer.begun(schema.Call(2, 10**18, "pkg.op", tid=TID + 1))
+    writer.inputs(inputs, TID)
+    line = f"  process={os.getpid()} thread={TID}\n"
+    assert disk.written[0].decode().count(line) == 0
+    assert disk.written[2].decode().count(line) == 2  # positional and keyword
 
 
 @pytest.mark.parametrize(("shared", "named"), [(False, False), (True, True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from firstfault.capture import writers
 from firstfault.diagnose import investigate
 from firstfault.diagnose.report import ProcessReport, Report, Verdict
 from firstfault.read.calls import State
 from firstfault.read.formats.kernel_api_log import FLASHINFER, MAIN, NAMELESS, is_kernel_api_log
 from firstfault.read.formats.text_blocks import LONGEST_BLOCK
 from firstfault.record import schema, text_log
+from firstfault.record.sinks.append_file import AppendFile
 from tests.unit.read import samples
 from tests.unit.read.samples import as_text, call, raised, returned, tensor
 from tests.unit.read.survival import survives
@@ -487,3 +490,18 @@ def test_noise_between_calls_is_passed_in_bounded_memory(tmp_path: Path) -> None
         file.write(b"\n" + as_text([call(2, "b", 1)]).encode())
     found = limited_memory(path, 500 * 2**20)
     assert found["processes"][0]["suspect"]["op"] == "b"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["main first", "main last"])
+def test_arguments_that_another_threads_call_stands_before_find_their_own(tmp_path: Path, late: bool) -> None:
+    path = tmp_path / "log.txt"
+    writer = writers.TextWriter(AppendFile(path), "log.txt", shared=False)
+    main, other = os.getpid(), os.getpid() + 1
+    first, second = (other, main) if late else (main, other)
+    for tid in (first, second):
+        writer.begun(schema.Call(0, 10**18, f"op_of_{tid}", tid=tid))
+    for tid in (first, second):
+        writer.inputs(schema.Inputs(0, [tid], {"mine": tid}), tid)
+    calls = [call for process in report(path).processes for call in [process.suspect, *process.in_flight] if call]
+    found = {call.op: [argument.value for argument in call.inputs] for call in calls}
+    assert found == {f"op_of_{tid}": [tid, tid] for tid in (main, other)}

@@ -133,11 +133,22 @@ class KernelApiLog:
     def _give(self, step: Given) -> None:
         self._describes = True
         self._check_whole(step.whole)
+        if step.identity is not None and not (self._call and self._call[2] in _whose(step.identity)):
+            self._give_later(step, step.identity)
+            return
         if self._call is None:
             return
         call = self._call[0]
         call.args = step.args if step.args is not None else call.args or []
         call.kwargs = step.kwargs if step.kwargs is not None else call.kwargs or {}
+
+    def _give_later(self, step: Given, identity: Identity) -> None:
+        """Arguments that another thread's call stands before are those of the call that their own thread began last."""
+        self._give_call()
+        for whose in _whose(identity):
+            if stack := self._open.get(whose):
+                self._ready.append(Event(whose[0], schema.Inputs(stack[-1][0], step.args or [], step.kwargs or {})))
+                return
 
     def _give_call(self) -> None:
         """Give out the call whose arguments have all been read."""
@@ -215,6 +226,11 @@ class KernelApiLog:
 def _marked(unit: Unit) -> Unit:
     """The last unit of a torn log; a name that the end of the file may have cut short says so."""
     return unit._replace(text=unit.text + "…") if _ENDS_IN_A_NAME.search(unit.text) else unit
+
+
+def _whose(identity: Identity) -> tuple[Identity, ...]:
+    """What a thread that arguments name may be called where its calls begin: the log's own has no name there."""
+    return (identity, _OWN) if identity[0] == f"pid {identity[1]}" else (identity,)
 
 
 def _forget_lost(stack: list[tuple[int, str]], op: str) -> None:

@@ -58,11 +58,15 @@ class Named(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The call was given these arguments; ``whole`` tells whether their text went on to its end."""
+    """The call was given these arguments; ``whole`` tells whether their text went on to its end.
+
+    Where they name a thread, the call is the one that it began last, and not what stands above them.
+    """
 
     args: list[schema.Value] | None
     kwargs: dict[str, schema.Value] | None
     whole: bool
+    identity: Identity | None = None
 
 
 class Nameless(NamedTuple):
@@ -179,11 +183,18 @@ def _section_steps(side: str, line: int, body: str) -> Iterator[Step]:
     elif side == "output":
         yield _gave(line, body)
     elif side == "kwargs":
-        found, whole = values.section(body)
-        yield Given(None, {name[:LONGEST_NAME]: value for name, value in found.items()}, whole)
+        found, identity = _identified(body)
+        named = {name[:LONGEST_NAME]: value for name, value in found.values.items()}
+        yield Given(None, named, found.whole, identity)
     elif side == "args":
-        taken = values.section(body)
-        yield Given(_positional(taken), None, taken.whole)
+        found, identity = _identified(body)
+        yield Given(_positional(found), None, found.whole, identity)
+
+
+def _identified(body: str) -> tuple[values.Section, Identity | None]:
+    """The values of a section, and the thread that it names."""
+    identity = _identity(body)
+    return values.section(_IDENTITY.sub("", body) if identity else body), identity
 
 
 def _positional(section: values.Section) -> list[schema.Value]:
@@ -191,8 +202,7 @@ def _positional(section: values.Section) -> list[schema.Value]:
 
 
 def _gave(line: int, body: str) -> Gave:
-    identity = _identity(body)
-    found, whole = values.section(_IDENTITY.sub("", body) if identity else body)
+    (found, whole), identity = _identified(body)
     mutated = found.get("mutated")
     names = mutated.repr.split(", ") if isinstance(mutated, schema.Opaque) and mutated.repr else []
     return Gave(line, found.get("return"), names, identity, whole)
