@@ -76,7 +76,6 @@ class Dumper:
         """
         keyed = dict(_keyed(found, _input_key))
         planned = snapshot.plan(keyed.items())
-        self._folder.mkdir(mode=layout.PRIVATE_FOLDER, parents=True, exist_ok=True)
         self.check(planned.nbytes)
         self._drop_oldest(planned.nbytes)
         with self._counting:
@@ -84,7 +83,7 @@ class Dumper:
         now = time.time()
         stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(now)) + f"_{int(now * 1000) % 1000:03d}"
         folder = self._folder / layout.dump_name(stamp, self._pid, call.op, index)
-        folder.mkdir(mode=layout.PRIVATE_FOLDER)
+        os.mkdir(folder, layout.PRIVATE_FOLDER)
         try:
             return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
         except BaseException:
@@ -109,6 +108,7 @@ class Dumper:
         if self._spare > MOST_FREE and now < self._looked + LOOK_SECONDS:
             return  # so much was free a moment ago that the others cannot have used it up
         self._looked = now
+        self._folder.mkdir(mode=layout.PRIVATE_FOLDER, parents=True, exist_ok=True)
         disk = shutil.disk_usage(self._folder)
         keep_free = min(MOST_FREE, disk.total // FREE_SHARE)
         self._spare = disk.free - nbytes - keep_free
