@@ -42,6 +42,9 @@ TWINS = {
     "FIRSTFAULT_DUMP_INCLUDE": "SGLANG_KERNEL_API_DUMP_INCLUDE",
     "FIRSTFAULT_DUMP_EXCLUDE": "SGLANG_KERNEL_API_DUMP_EXCLUDE",
 }
+OURS = "FIRSTFAULT_"
+VARIABLES = (*TWINS, "FIRSTFAULT_DUMP_MAX_BYTES", "FIRSTFAULT_DUMP_MAX_CALLS", "FIRSTFAULT_DIR", "FIRSTFAULT_MODULES")
+"""Every name of ours; others that begin like them are mistyped."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,17 @@ class Settings:
     modules: bool = False
 
 
-def parse(environ: Mapping[str, str]) -> Settings:
+def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
     """Read the settings from ``environ``.
+
+    Args:
+        environ: the environment.
+        unset: the level where no variable names one.
 
     Raises:
         SettingError: a value is not among the accepted forms; the text names variable, value and forms.
     """
-    level = _level(*_lookup(environ, "FIRSTFAULT_LOGLEVEL"))
+    level = _level(*_lookup(environ, "FIRSTFAULT_LOGLEVEL"), unset)
     recording = environ.get("FIRSTFAULT_DIR") or None
     text_dest = _lookup(environ, "FIRSTFAULT_LOGDEST")[1] or (None if recording else "stdout")
     return Settings(
@@ -98,13 +105,36 @@ def parse(environ: Mapping[str, str]) -> Settings:
 def current() -> Settings:
     """The settings of this process, read from its environment on first use.
 
-    A bad value is reported on stderr once, and recording stays off.
+    A bad value is reported on stderr once, and recording stays off; so is a name that means nothing.
     """
+    if warning := mistyped(os.environ):
+        print(f"firstfault: {warning}", file=sys.stderr)
     try:
         return parse(os.environ)
     except SettingError as error:
         print(f"firstfault: {error}. Recording is off.", file=sys.stderr)
         return Settings()
+
+
+def mistyped(environ: Mapping[str, str]) -> str:
+    """One line on the variables that are named like ours and are none, empty where there are none."""
+    unknown = sorted(repr(name) for name in environ if name.startswith(OURS) and name not in VARIABLES)
+    there_are = ", ".join(sorted(VARIABLES))
+    return f"no such variable, so without effect: {', '.join(unknown)}; there are {there_are}" if unknown else ""
+
+
+def check_pattern(source: str, pattern: str) -> None:
+    """Refuse a pattern that could match nothing but by accident.
+
+    Args:
+        source: the option or variable that it comes from, with its value.
+        pattern: shell-style.
+
+    Raises:
+        SettingError: it has a bracket that is never closed.
+    """
+    if "[" in pattern and "]" not in pattern:
+        raise SettingError(f"{source} has an unclosed '[' in {pattern!r}; accepted: shell-style patterns (* ? [abc])")
 
 
 def expand(template: str, *, pid: int, rank: str, host: str) -> str:
@@ -124,9 +154,9 @@ def _lookup(environ: Mapping[str, str], name: str) -> tuple[str, str]:
     return (name, environ[name]) if name in environ else (twin, environ.get(twin, ""))
 
 
-def _level(name: str, value: str) -> Level:
+def _level(name: str, value: str, unset: Level) -> Level:
     try:
-        return Level(int(value or "0"))
+        return Level(int(value)) if value else unset
     except ValueError:
         raise SettingError(f"{name}={value!r} is not a log level; accepted: {LEVEL_FORMS}") from None
 
@@ -134,11 +164,7 @@ def _level(name: str, value: str) -> Level:
 def _patterns(name: str, value: str) -> tuple[str, ...]:
     patterns = tuple(part.strip() for part in value.split(",") if part.strip())
     for pattern in patterns:
-        if "[" in pattern and "]" not in pattern:
-            raise SettingError(
-                f"{name}={value!r} has an unclosed '[' in {pattern!r}; "
-                "accepted: shell-style patterns (* ? [abc]) separated by commas"
-            )
+        check_pattern(f"{name}={value!r}", pattern)
     return patterns
 
 

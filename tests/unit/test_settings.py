@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from firstfault import settings
 from firstfault.errors import SettingError
-from firstfault.settings import Level, Settings, expand, parse, rank_of
+from firstfault.settings import Level, Settings, expand, mistyped, parse, rank_of
 
 
 def test_nothing_set_means_off() -> None:
@@ -42,6 +43,26 @@ def test_both_families_of_names_mean_the_same(prefix: str) -> None:
 def test_our_name_wins_over_its_twin(ours: str) -> None:
     mine, other = ("3", "1") if ours.endswith("LEVEL") else ("mine", "other")
     assert parse({ours: mine, settings.TWINS[ours]: other}) == parse({ours: mine})
+
+
+def test_the_level_where_no_variable_names_one() -> None:
+    assert parse({}, unset=Level.METADATA).level is Level.METADATA
+    assert parse({"FIRSTFAULT_LOGLEVEL": ""}, unset=Level.METADATA).level is Level.METADATA
+    assert parse({"FIRSTFAULT_LOGLEVEL": "0"}, unset=Level.METADATA).level is Level.OFF
+    assert parse({"SGLANG_KERNEL_API_LOGLEVEL": "5"}, unset=Level.METADATA).level is Level.STATISTICS
+
+
+def test_a_mistyped_name_is_told_with_those_that_there_are() -> None:
+    assert mistyped(dict.fromkeys([*settings.VARIABLES, *settings.TWINS.values(), "FIRSTFAULTS"], "")) == ""
+    told = mistyped({"FIRSTFAULT_LOGLVEL": "3", "FIRSTFAULT_\n": "", "PATH": ""})
+    assert told.startswith(r"no such variable, so without effect: 'FIRSTFAULT_LOGLVEL', 'FIRSTFAULT_\n'; there are ")
+    assert all(name in told for name in settings.VARIABLES)
+    assert told.isprintable()
+
+
+def test_every_variable_that_is_read_is_known() -> None:
+    read = set(re.findall(r'"(FIRSTFAULT_[A-Z_]+)"', Path(settings.__file__).read_text()))
+    assert read == set(settings.VARIABLES)
 
 
 def test_our_name_set_to_nothing_still_wins() -> None:
@@ -105,6 +126,30 @@ def test_a_bad_value_leaves_recording_off_and_is_told_once(
     assert told.count("\n") == 1
     assert "FIRSTFAULT_LOGLEVEL='verbose'" in told
     assert "Recording is off" in told
+
+
+def test_a_mistyped_name_leaves_the_rest_as_it_is_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FIRSTFAULT_LOGLEVEL", "3")
+    monkeypatch.setenv("FIRSTFAULT_LOGDST", "x")
+    settings.current.cache_clear()
+    try:
+        assert settings.current().level is settings.current().level is Level.METADATA
+    finally:
+        settings.current.cache_clear()
+    told = capsys.readouterr().err
+    assert told.startswith("firstfault: no such variable, so without effect: 'FIRSTFAULT_LOGDST'; there are ")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("pattern", ["*", "a.[bc]", "[", "x]["])
+def test_patterns(pattern: str) -> None:
+    if pattern != "[":
+        settings.check_pattern("--op", pattern)
+        return
+    with pytest.raises(SettingError, match=r"^--op has an unclosed '\[' in '\['; accepted: shell-style"):
+        settings.check_pattern("--op", pattern)
 
 
 def test_placeholders() -> None:
