@@ -10,17 +10,22 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from firstfault import __version__
 from firstfault.cli import live, log, report, run
+from firstfault.cli.messages import tell
 from firstfault.errors import ExitCode, FirstFaultError
 
 COMMANDS = (run, report, log, live)
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C has ended, as shells have it."""
+
+_WRONG_USAGE: Any = typer.BadParameter.__base__
+"""click's UsageError, or that of the copy of click that newer typers bring; neither exports it."""
 
 
 def _quiet(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,12 +49,26 @@ def _quiet(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 app = typer.Typer(
-    help="Find the first fault, not the last one: record kernel API calls, and say which one it was.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich for a page of help takes longer than all the rest
 )
+
+
+@app.callback(invoke_without_command=True)
+def _bare(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Find the first fault, not the last one: record kernel API calls, and say which one it was."""
+    if version:
+        print(f"firstfault {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(ExitCode.USAGE)
+
+
 for module in COMMANDS:
     name = module.__name__.rpartition(".")[2]
     app.command(name, context_settings=getattr(module, "CONTEXT", None))(_quiet(module.command))
@@ -61,9 +80,11 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows what it can
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except _WRONG_USAGE as error:
+        message = error.format_message().rstrip(".")
+        tell(f"{message[:1].lower()}{message[1:]}; see {error.ctx.command_path} --help")
+        sys.exit(ExitCode.USAGE)
     except (FirstFaultError, OSError) as error:
-        from firstfault.record.text_log import one_line
-
-        print(one_line(f"firstfault: {error}"), file=sys.stderr)
+        tell(str(error))
         sys.exit(getattr(error, "exit_code", ExitCode.USAGE))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from firstfault.errors import ExitCode
+from firstfault.cli.paths import READABLE
+from firstfault.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from firstfault.diagnose.report import Report
@@ -24,8 +25,8 @@ class Format(str, Enum):
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="A recording, a kernel API text log, or a dump folder.")],
-    output: Annotated[Format, typer.Option("--format", help="How it is written.")] = Format.TEXT,
+    path: Annotated[Path, READABLE],
+    output: Annotated[Format | None, typer.Option("--format", help="How it is written; text if left out.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     last: Annotated[int, typer.Option(min=0, max=10, help="How many of the last calls to list.")] = 5,
 ) -> None:
@@ -36,9 +37,11 @@ def command(
     from firstfault.cli.progress import advancing
     from firstfault.diagnose import investigate
 
+    if json and output not in (None, Format.JSON):
+        raise UsageError(f"--json and --format {output.value} do not go together; leave one out")
     with advancing(path) as advance:
         found = investigate.report_on(path, last=last, advance=advance)
-    show(found, Format.JSON if json else output)
+    show(found, Format.JSON if json else output or Format.TEXT)
     raise typer.Exit(ExitCode.OK if found.complete else ExitCode.INCOMPLETE)
 
 

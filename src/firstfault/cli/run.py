@@ -9,33 +9,39 @@ from typing import Annotated
 
 import typer
 
+from firstfault.cli.paths import given
 from firstfault.settings import LEVEL_FORMS
 
 CONTEXT = {"allow_interspersed_args": False}
+LEVEL_HELP = f"How much is recorded: {LEVEL_FORMS}; FIRSTFAULT_LOGLEVEL if that is set, else 3."
+DIR_HELP = "The folder for the recording, new or empty; FIRSTFAULT_DIR if that is set, else firstfault-DATE-TIME-PID."
+MODULES_HELP = "Record every torch.nn.Module by its qualified name; so does FIRSTFAULT_MODULES=1."
 
 
 def command(
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
-    level: Annotated[int, typer.Option(help=f"How much is recorded: {LEVEL_FORMS}.")] = 3,
-    dir: Annotated[Path | None, typer.Option(help="The folder for the recording, new or empty.")] = None,  # noqa: A002
-    modules: Annotated[bool, typer.Option(help="Record every torch.nn.Module by its qualified name.")] = False,
+    level: Annotated[int | None, typer.Option(help=LEVEL_HELP)] = None,
+    dir: Annotated[Path | None, typer.Option(parser=given, metavar="<path>", help=DIR_HELP)] = None,  # noqa: A002
+    modules: Annotated[bool, typer.Option("--modules", help=MODULES_HELP)] = False,
 ) -> None:
     """Run a command with recording on; when it dies, print the report.
 
-    Ends as the command does: with its exit status, or by the signal that killed it.
+    Ends as the command does: with its exit status, or by the signal that killed it. One that goes well has stdout
+    and stderr to itself; its recording lies where --dir says.
     """
     from firstfault.cli import session
     from firstfault.tools import runner
 
-    session.check_level(level)
-    recording = session.create(dir, words)
-    environ = session.environment(os.environ, recording.folder, level=level, modules=modules)
+    chosen = session.chosen(os.environ, level=level, folder=dir, modules=modules)
+    recording = session.create(chosen, words)
+    environ = session.environment(os.environ, recording.folder, chosen)
     try:
         ending = runner.run(words, environ, recording.folder / session.STDERR_TAIL)
     except runner.CannotStart:
         recording.discard()
         raise
     recording.close(ending)
+    # Of a command that goes well not even the folder is named: scripts read its stderr, and it is to stay as it was.
     if ending.abnormal and sys.stderr is not None:
         _report(recording.folder)
     raise typer.Exit(runner.end_like(ending))

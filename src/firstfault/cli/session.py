@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from firstfault import __version__, peers
+from firstfault import __version__, peers, settings
+from firstfault.cli.messages import tell
 from firstfault.errors import SettingError, UsageError
 from firstfault.read.formats import marker_page
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER, SESSION, STDERR_TAIL
-from firstfault.settings import LEVEL_FORMS, Level
+from firstfault.settings import LEVEL_FORMS, Level, Settings
 from firstfault.tools.runner import Ending
 
-__all__ = ["STDERR_TAIL", "Session", "check_level", "create", "environment"]
+__all__ = ["STDERR_TAIL", "Session", "chosen", "create", "environment"]
 
 KEPT_VARIABLES = re.compile(
     r"(CUDA|NCCL|PYTORCH|TORCH|TRITON|OMP|MKL|SGLANG|VLLM|FLASHINFER|FIRSTFAULT|HF_HUB|TRANSFORMERS)_[A-Z0-9_]+"
@@ -41,7 +42,7 @@ _ENDING_BYTES = 160
 """What the lines on how the command ended take at most."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Session:
     """The recording of one command.
 
@@ -70,7 +71,7 @@ class Session:
             except OSError:
                 _write_over(self.folder, session)
         except (OSError, msgspec.DecodeError) as error:
-            _tell(f"cannot finish {self.folder / SESSION}: {getattr(error, 'strerror', None) or error}")
+            tell(f"cannot finish {self.folder / SESSION}: {getattr(error, 'strerror', None) or error}")
 
     def discard(self) -> None:
         """Leave nothing behind of a command that never started."""
@@ -80,20 +81,38 @@ class Session:
             self.folder.rmdir()
 
 
-def create(folder: Path | None, command: list[str]) -> Session:
+def chosen(environ: Mapping[str, str], *, level: int | None, folder: Path | None, modules: bool) -> Settings:
+    """What to record: as the options say, else the caller's environment, else at level 3.
+
+    Raises:
+        SettingError: an option or a variable has a value that is not among the accepted forms.
+    """
+    if warning := settings.mistyped(environ):
+        tell(warning)
+    found = settings.parse(environ, unset=Level.METADATA)
+    return dataclasses.replace(
+        found,
+        level=found.level if level is None else _level(level),
+        recording=folder or found.recording,
+        modules=modules or found.modules,
+    )
+
+
+def create(chosen: Settings, command: list[str]) -> Session:
     """Make the folder of a new recording, and say in it what is being run.
 
     Raises:
         UsageError: it holds something already, or cannot be made.
     """
-    path = folder or Path(time.strftime(f"firstfault-%Y%m%d-%H%M%S-{os.getpid()}"))
+    path = chosen.recording or Path(time.strftime(f"firstfault-%Y%m%d-%H%M%S-{os.getpid()}"))
     made = not path.exists()
     try:
         path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise UsageError(f"{path} is not empty; choose a new folder with --dir, so that no recording is lost")
-        opening = {"schema": 1, "command": redact(command), "started": time.time_ns()}
-        _write(path, opening | _machine(), spare=_ENDING_BYTES)
+        opening = {"schema": 1, "command": redact(command), "run_pid": os.getpid(), "started": time.time_ns()}
+        recorded = {"level": chosen.level, "modules": chosen.modules}
+        _write(path, opening | recorded | _machine(), spare=_ENDING_BYTES)
     except OSError as error:
         if made:
             with contextlib.suppress(OSError):
@@ -102,23 +121,11 @@ def create(folder: Path | None, command: list[str]) -> Session:
     return Session(path, made)
 
 
-def check_level(level: int) -> None:
-    """Refuse what is no level.
-
-    Raises:
-        SettingError: with the levels that there are.
-    """
-    try:
-        Level(level)
-    except ValueError:
-        raise SettingError(f"--level {level} is not a log level; accepted: {LEVEL_FORMS}") from None
-
-
-def environment(environ: Mapping[str, str], recording: Path, *, level: int, modules: bool) -> dict[str, str]:
+def environment(environ: Mapping[str, str], recording: Path, chosen: Settings) -> dict[str, str]:
     """The command's environment: the caller's, with recording switched on."""
-    ours = {"FIRSTFAULT_DIR": str(recording.absolute()), "FIRSTFAULT_LOGLEVEL": str(level)}
+    ours = {"FIRSTFAULT_DIR": str(recording.absolute()), "FIRSTFAULT_LOGLEVEL": str(int(chosen.level))}
     changed = dict(environ) | ours
-    if modules or environ.get("FIRSTFAULT_MODULES") == "1":
+    if chosen.modules:
         hook = str(Path(__file__).parent.parent / "capture" / "startup")
         changed["FIRSTFAULT_MODULES"] = "1"
         changed["PYTHONPATH"] = os.pathsep.join(filter(None, (hook, environ.get("PYTHONPATH", ""))))
@@ -143,14 +150,15 @@ def redact(command: list[str]) -> list[str]:
     return shown
 
 
+def _level(level: int) -> Level:
+    try:
+        return Level(level)
+    except ValueError:
+        raise SettingError(f"--level {level} is not a log level; accepted: {LEVEL_FORMS}") from None
+
+
 def _redacted(text: str) -> str:
     return SECRET_TEXT.sub(REDACTED, text)
-
-
-def _tell(message: str) -> None:
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(f"firstfault: {message}", file=sys.stderr)
 
 
 def _machine() -> dict[str, Any]:

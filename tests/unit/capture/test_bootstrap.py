@@ -16,6 +16,7 @@ import wrapt
 import firstfault
 from firstfault.cli import session
 from firstfault.record import codec, layout, schema
+from firstfault.settings import Level, Settings
 
 Seen = tuple[int, str, str]
 
@@ -58,7 +59,7 @@ def _interpreter(folder: Path, *, installed: bool) -> tuple[str, Path]:
 
 def recorded(plain: dict[str, str], folder: Path, level: int = 3) -> dict[str, str]:
     """The environment that ``firstfault run --modules`` would give a command."""
-    return session.environment(plain, folder / "recording", level=level, modules=True)
+    return session.environment(plain, folder / "recording", Settings(Level(level), modules=True))
 
 
 def write(path: Path, code: str) -> Path:

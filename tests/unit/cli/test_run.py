@@ -75,6 +75,13 @@ class TestCommandThatGoesWell:
         assert Path(folder).name.startswith("firstfault-2")
         assert (level, modules) == ("3", "[]")
 
+    def test_is_recorded_as_the_environment_says(self, tmp_path: Path) -> None:
+        environ = os.environ | {"FIRSTFAULT_LOGLEVEL": "1", "FIRSTFAULT_DIR": "r", "FIRSTFAULT_MODULES": "1"}
+        command = ["sh", "-c", "echo $FIRSTFAULT_DIR $FIRSTFAULT_LOGLEVEL $FIRSTFAULT_MODULES"]
+
+        assert under("--", *command, env=environ).stdout.decode() == f"{tmp_path}/r 1 1\n"
+        assert under("--level", "5", "--dir", "s", "--", *command, env=environ).stdout.decode() == f"{tmp_path}/s 5 1\n"
+
 
 class TestCommandThatDies:
     def test_exits_like_it_and_reports_on_stderr(self, tmp_path: Path) -> None:
@@ -159,6 +166,7 @@ class TestRefusal:
             (["--dir", "full"], 2, "full is not empty; choose a new folder with --dir, so that no recording is lost"),
             (["--dir", "full/file"], 2, "cannot record to full/file: File exists; choose another folder with --dir"),
             (["--dir", "full/file/r"], 2, "cannot record to full/file/r: Not a directory; choose another folder"),
+            (["--dir", ""], 2, "the path is empty; give one, or . for this folder"),
             (["--dir", "/proc/r"], 2, "cannot record to /proc/r: No such file or directory; choose another folder"),
         ],
     )
@@ -174,6 +182,18 @@ class TestRefusal:
         assert done.stderr.count(b"\n") == 1
         assert [path.name for path in tmp_path.iterdir()] == ["full"]
         assert [(path.name, path.read_text()) for path in full.iterdir()] == [("file", "kept")]
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("FIRSTFAULT_LOGLEVEL", "loud"), ("FIRSTFAULT_DUMP_INCLUDE", "x["), ("FIRSTFAULT_DUMP_MAX_CALLS", "0")],
+    )
+    def test_bad_variable(self, tmp_path: Path, name: str, value: str) -> None:
+        done = under("--", "touch", "started", env=os.environ | {name: value})
+
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr.decode().startswith(f"firstfault: {name}={value!r} ")
+        assert done.stderr.count(b"\n") == 1
+        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
         ("program", "status", "message"),

@@ -13,6 +13,7 @@ import pytest
 from firstfault import __version__, settings
 from firstfault.cli import session
 from firstfault.errors import SettingError, UsageError
+from firstfault.settings import Level, Settings
 from firstfault.tools.runner import Ending
 
 
@@ -22,9 +23,52 @@ def noted(folder: Path) -> dict[str, Any]:
     return found
 
 
+def create(folder: Path, command: list[str]) -> session.Session:
+    return session.create(Settings(recording=folder), command)
+
+
+class TestChosen:
+    def test_level_3_where_nothing_is_said(self) -> None:
+        found = session.chosen({}, level=None, folder=None, modules=False)
+
+        assert (found.level, found.recording, found.modules) == (3, None, False)
+
+    def test_what_the_environment_says(self) -> None:
+        environ = {"SGLANG_KERNEL_API_LOGLEVEL": "5", "FIRSTFAULT_DIR": "/r", "FIRSTFAULT_MODULES": "1"}
+
+        found = session.chosen(environ, level=None, folder=None, modules=False)
+
+        assert (found.level, found.recording, found.modules) == (5, Path("/r"), True)
+
+    def test_options_win(self) -> None:
+        environ = {"FIRSTFAULT_LOGLEVEL": "5", "FIRSTFAULT_DIR": "/r"}
+
+        found = session.chosen(environ, level=0, folder=Path("/mine"), modules=True)
+
+        assert (found.level, found.recording, found.modules) == (0, Path("/mine"), True)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("FIRSTFAULT_LOGLEVEL", "4"), ("SGLANG_KERNEL_API_DUMP_INCLUDE", "x["), ("FIRSTFAULT_MODULES", "yes")],
+    )
+    def test_bad_variable_is_refused(self, name: str, value: str) -> None:
+        with pytest.raises(SettingError, match=f"^{name}="):
+            session.chosen({name: value}, level=3, folder=None, modules=True)
+
+    @pytest.mark.parametrize("level", [-1, 2, 4, 11])
+    def test_level_that_there_is_not(self, level: int) -> None:
+        with pytest.raises(SettingError, match=rf"^--level {level} is not a log level; accepted: 0 \(off\), 1"):
+            session.chosen({}, level=level, folder=None, modules=False)
+
+    def test_mistyped_variable_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+        session.chosen({"FIRSTFAULT_LEVEL": "5"}, level=None, folder=None, modules=False)
+
+        assert capsys.readouterr().err.startswith("firstfault: no such variable, so without effect: 'FIRSTFAULT_LEVEL'")
+
+
 class TestCreate:
     def test_says_what_is_run_and_in_what(self, tmp_path: Path) -> None:
-        made = session.create(tmp_path / "new", ["python", "serve.py", "--tp", "8"])
+        made = create(tmp_path / "new", ["python", "serve.py", "--tp", "8"])
 
         found = noted(made.folder)
         assert found["schema"] == 1
@@ -35,12 +79,13 @@ class TestCreate:
         assert found["host"] == os.uname().nodename
         assert found["platform"].startswith("Linux ")
         assert found["started"] > 1.7e18
+        assert (found["level"], found["modules"], found["run_pid"]) == (0, False, os.getpid())
         assert "exit_status" not in found
 
     def test_only_its_owner_may_look(self, tmp_path: Path) -> None:
         before = os.umask(0)
         try:
-            made = session.create(tmp_path / "new", ["true"])
+            made = create(tmp_path / "new", ["true"])
             made.close(Ending(1, 0, None))
         finally:
             os.umask(before)
@@ -51,21 +96,21 @@ class TestCreate:
     def test_default_folder_is_here_and_names_the_moment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
 
-        made = session.create(None, ["true"])
+        made = session.create(Settings(), ["true"])
 
         assert made.folder.resolve().parent == tmp_path
         assert made.folder.name.startswith("firstfault-2")
         assert made.folder.name.endswith(f"-{os.getpid()}")
 
     def test_empty_folder_will_do(self, tmp_path: Path) -> None:
-        assert session.create(tmp_path, ["true"]).folder == tmp_path
+        assert create(tmp_path, ["true"]).folder == tmp_path
 
     def test_other_recording_is_never_touched(self, tmp_path: Path) -> None:
-        first = session.create(tmp_path / "new", ["first"])
+        first = create(tmp_path / "new", ["first"])
         before = {path.name: path.read_bytes() for path in first.folder.iterdir()}
 
         with pytest.raises(UsageError, match="is not empty; choose a new folder with --dir"):
-            session.create(tmp_path / "new", ["second"])
+            create(tmp_path / "new", ["second"])
 
         assert {path.name: path.read_bytes() for path in first.folder.iterdir()} == before
 
@@ -73,7 +118,7 @@ class TestCreate:
         (tmp_path / "file").write_text("")
 
         with pytest.raises(UsageError, match=r"cannot record to .*/file/new: Not a directory; choose another"):
-            session.create(tmp_path / "file" / "new", ["true"])
+            create(tmp_path / "file" / "new", ["true"])
 
 
 class TestEnvironmentThatIsKept:
@@ -96,7 +141,7 @@ class TestEnvironmentThatIsKept:
         for name, value in (kept | others).items():
             monkeypatch.setenv(name, value)
 
-        made = session.create(tmp_path / "new", ["true"])
+        made = create(tmp_path / "new", ["true"])
 
         assert noted(made.folder)["environment"] == kept
         assert "s3cr3t" not in (made.folder / "session.json").read_text()
@@ -118,7 +163,7 @@ class TestEnvironmentThatIsKept:
     ) -> None:
         monkeypatch.setenv(name, value)
 
-        made = session.create(tmp_path / "new", ["true"])
+        made = create(tmp_path / "new", ["true"])
 
         assert noted(made.folder)["environment"][name] == shown
         assert "s3cr3t" not in (made.folder / "session.json").read_text()
@@ -162,7 +207,7 @@ class TestClose:
         ("ending", "status", "number"), [(Ending(42, 3, None), 3, None), (Ending(42, None, 9), None, 9)]
     )
     def test_adds_the_end(self, tmp_path: Path, ending: Ending, status: int | None, number: int | None) -> None:
-        made = session.create(tmp_path / "new", ["true"])
+        made = create(tmp_path / "new", ["true"])
         before = noted(made.folder)
 
         made.close(ending)
@@ -174,7 +219,7 @@ class TestClose:
         assert sorted(path.name for path in made.folder.iterdir()) == ["session.json"]
 
     def test_longest_end_fits_into_what_was_kept_free_for_it(self, tmp_path: Path) -> None:
-        made = session.create(tmp_path / "new", ["true"])
+        made = create(tmp_path / "new", ["true"])
         size = (made.folder / "session.json").stat().st_size
 
         session._write_over(
@@ -189,7 +234,7 @@ class TestClose:
     def test_session_that_the_command_has_spoilt_is_one_line(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], left: bytes | None
     ) -> None:
-        made = session.create(tmp_path / "new", ["true"])
+        made = create(tmp_path / "new", ["true"])
         if left is None:
             (made.folder / "session.json").unlink()
         else:
@@ -205,7 +250,7 @@ class TestClose:
 
 class TestDiscard:
     def test_takes_the_folder_that_it_made(self, tmp_path: Path) -> None:
-        made = session.create(tmp_path / "new", ["true"])
+        made = create(tmp_path / "new", ["true"])
         (made.folder / "stderr.tail").write_text("")
 
         made.discard()
@@ -213,7 +258,7 @@ class TestDiscard:
         assert list(tmp_path.iterdir()) == []
 
     def test_leaves_the_one_that_was_there(self, tmp_path: Path) -> None:
-        session.create(tmp_path, ["true"]).discard()
+        create(tmp_path, ["true"]).discard()
 
         assert tmp_path.is_dir()
         assert list(tmp_path.iterdir()) == []
@@ -223,7 +268,7 @@ class TestEnvironment:
     def test_switches_recording_on(self, tmp_path: Path) -> None:
         given = {"PATH": "/bin", "PYTHONPATH": "/mine", "FIRSTFAULT_LOGLEVEL": "1"}
 
-        changed = session.environment(given, tmp_path, level=5, modules=False)
+        changed = session.environment(given, tmp_path, Settings(Level.STATISTICS))
 
         assert changed == given | {"FIRSTFAULT_DIR": str(tmp_path), "FIRSTFAULT_LOGLEVEL": "5"}
         parsed = settings.parse(changed)
@@ -234,7 +279,7 @@ class TestEnvironment:
     ) -> None:
         monkeypatch.chdir(tmp_path)
 
-        changed = session.environment({}, Path("here"), level=3, modules=False)
+        changed = session.environment({}, Path("here"), Settings(Level.METADATA))
 
         assert changed["FIRSTFAULT_DIR"] == str(tmp_path / "here")
 
@@ -244,23 +289,9 @@ class TestEnvironment:
     def test_modules_put_our_startup_in_front(self, tmp_path: Path, pythonpath: str | None, behind: str) -> None:
         given = {} if pythonpath is None else {"PYTHONPATH": pythonpath}
 
-        changed = session.environment(given, tmp_path, level=3, modules=True)
+        changed = session.environment(given, tmp_path, Settings(Level.METADATA, modules=True))
 
         first = changed["PYTHONPATH"].removesuffix(behind) if behind else changed["PYTHONPATH"]
         assert (Path(first) / "sitecustomize.py").is_file()
         assert changed["PYTHONPATH"] == first + behind
         assert settings.parse(changed).modules
-
-    def test_modules_may_be_asked_for_in_the_environment(self, tmp_path: Path) -> None:
-        changed = session.environment({"FIRSTFAULT_MODULES": "1"}, tmp_path, level=3, modules=False)
-
-        assert "startup" in changed["PYTHONPATH"]
-
-    @pytest.mark.parametrize("level", [0, 1, 3, 5, 10])
-    def test_levels_that_there_are(self, level: int) -> None:
-        session.check_level(level)
-
-    @pytest.mark.parametrize("level", [-1, 2, 4, 11])
-    def test_level_that_there_is_not(self, level: int) -> None:
-        with pytest.raises(SettingError, match=rf"^--level {level} is not a log level; accepted: 0 \(off\), 1"):
-            session.check_level(level)
