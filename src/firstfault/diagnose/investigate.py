@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from firstfault.diagnose import report
+from firstfault.diagnose import living, report
 from firstfault.errors import UnreadableInput
 from firstfault.read.calls import Call, History
 from firstfault.read.events import Advance, Problems
@@ -41,9 +41,9 @@ def report_on(path: Path, *, last: int, advance: Advance) -> report.Report:
         source=str(path).encode("utf-8", "backslashreplace").decode(),
         kind=source.kind,
         last=last,
-        ending=_ending(session, source.stderr_tail() if isinstance(source, Recording) else ""),
+        ending=_ending(session, source, history) if isinstance(source, Recording) else report.Ending(),
         pages=_pages(source) if isinstance(source, Recording) else {},
-        complete_suspect=lambda call: _read_dump(call, path, source.problems),
+        complete_call=lambda call: _read_dump(call, path, source.problems),
     )
     if isinstance(source, Recording):
         _add_session(found, source, session)
@@ -52,31 +52,31 @@ def report_on(path: Path, *, last: int, advance: Advance) -> report.Report:
 
 
 def _read_dump(call: Call, source: Path, problems: Problems) -> None:
-    """Statistics of the inputs that only the suspect's dump can tell."""
-    path = _dump_of(call, source)
-    if path is None:
+    """Statistics of the tensors that only the call's dump can tell."""
+    if not call.dump:
         return
     record = call.record
     record.args, record.kwargs = _copied(record.args), _copied(record.kwargs)  # equal values are shared
-    unread = {key: tensor for key, tensor in _keyed(record) if tensor.min is None and tensor.statistics is None}
-    if not unread:
-        return
-    add_statistics = torch_archive.add_statistics if path.suffix == ".pt" else safetensors_file.add_statistics
-    try:
-        add_statistics(path, unread)
-    except UnreadableInput as error:
-        problems.add(str(error))
+    [call.out] = _copied([call.out])
+    for side, tensors in (("inputs", _keyed(record)), ("outputs", _flat("result", call.out))):
+        unread = {key: tensor for key, tensor in tensors if tensor.min is None and tensor.statistics is None}
+        path = _saved(side, call, source)
+        if path is None or not unread:
+            continue
+        add_statistics = torch_archive.add_statistics if path.suffix == ".pt" else safetensors_file.add_statistics
+        try:
+            add_statistics(path, unread)
+        except UnreadableInput as error:
+            problems.add(str(error))
 
 
-def _dump_of(call: Call, source: Path) -> Path | None:
-    """The saved inputs of a call: where the record says, or in the recording wherever that has been moved to."""
-    if not call.dump:
-        return None
+def _saved(side: str, call: Call, source: Path) -> Path | None:
+    """One side of a call's dump: where the record says, or in the recording wherever that has been moved to."""
     folder = Path(call.dump)
     for place in (folder, source / call.process / layout.DUMPS / folder.name, source.parent / folder.name):
-        for name in (layout.INPUTS, "inputs.safetensors"):
-            if is_regular(place / name):
-                return place / name
+        for suffix in (".pt", ".safetensors"):
+            if is_regular(place / (side + suffix)):
+                return place / (side + suffix)
     return None
 
 
@@ -113,7 +113,11 @@ def _add_session(found: report.Report, source: Recording, session: dict[str, obj
     """How the command ended, and what it said last."""
     command = session.get("command")
     found.command = [str(word) for word in command] if isinstance(command, list) else []
-    found.ended = _end_in_words(session)
+    level = session.get("level")
+    found.level = level if isinstance(level, int) else None
+    found.modules = session.get("modules") is True
+    running = any(process.running for process in found.processes)
+    found.ended = _end_in_words(session, running)
     tail = source.stderr_tail().rstrip().splitlines()
     found.stderr = tail[-report.STDERR_LINES :]
 
@@ -124,16 +128,26 @@ def _pages(source: Recording) -> dict[str, progress.Page]:
     return {name: page for name, page in found.items() if page is not None}
 
 
-def _ending(session: dict[str, object], stderr: str) -> report.Ending:
+def _running(source: Recording, history: History) -> dict[str, bool | None]:
+    """Which processes are still there, of those that have not written their end."""
+    folders = {folder.name: folder for folder in process_folders(source.path)}
+    return {
+        name: living.is_running(folders[name], process.header)
+        for name, process in history.processes.items()
+        if process.header is not None and process.end is None
+    }
+
+
+def _ending(session: dict[str, object], source: Recording, history: History) -> report.Ending:
     status, pid = session.get("exit_status"), session.get("pid")
     killed = isinstance(session.get("signal"), int)
     well = status == 0 and not isinstance(status, bool) and not killed and isinstance(pid, int)
     exited_well = frozenset({pid} if well and isinstance(pid, int) else ())
-    failed = not well and report.DEVICE_ERROR.search(stderr) is not None
-    return report.Ending(isinstance(status, int) or killed, exited_well, failed)
+    failed = not well and report.DEVICE_ERROR.search(source.stderr_tail()) is not None
+    return report.Ending(isinstance(status, int) or killed, exited_well, failed, _running(source, history))
 
 
-def _end_in_words(session: dict[str, object]) -> str:
+def _end_in_words(session: dict[str, object], running: bool) -> str:
     number = session.get("signal")
     if isinstance(number, int) and number:
         try:
@@ -143,4 +157,10 @@ def _end_in_words(session: dict[str, object]) -> str:
     status = session.get("exit_status")
     if isinstance(status, int):
         return f"exited with {status}"
-    return "no end recorded: it is running still, or firstfault run was killed with it" if session else ""
+    if not session:
+        return ""
+    if running:
+        return "not yet: it is running"
+    if living.run_is_gone(session):
+        return "no end recorded: firstfault run was killed with it"
+    return "no end recorded: it is running still, or firstfault run was killed with it"

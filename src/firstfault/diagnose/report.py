@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -17,6 +17,7 @@ from firstfault.diagnose.finding import Finding, ranked
 from firstfault.read.calls import Call, History, Process
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
 from firstfault.record import progress, schema
+from firstfault.settings import Level
 
 REPORT_VERSION = 1
 DEVICE_ERROR = re.compile(
@@ -34,6 +35,7 @@ class Verdict(str, Enum):
     IN_FLIGHT = "call in flight"
     EXCEPTION = "exception in a call"
     BETWEEN_CALLS = "died between calls"
+    RUNNING = "running between calls"
     ENDED = "ended by itself"
     NO_CALLS = "no calls recorded"
     CANNOT_TELL = "could not tell"
@@ -73,17 +75,28 @@ class CallReport(msgspec.Struct, omit_defaults=True):
 
 
 class ProcessReport(msgspec.Struct, omit_defaults=True):
-    """One process: the call that matters, those in flight, and the last before it."""
+    """One process: the call that matters, those in flight, and the last before it.
+
+    Attributes:
+        raised: how many of its calls ended in an exception.
+        running: whether it is still there, as far as can be told.
+        suspect: the call to look at.
+        only: the call of a process that made one and ended by itself.
+        last: by number; those of other threads where the suspect's has no others.
+    """
 
     name: str
     verdict: Verdict
     conclusion: str
     calls: int
+    raised: int = 0
+    running: bool = False
     pid: int = 0
     host: str = ""
     rank: str = ""
     level: int = 0
     suspect: CallReport | None = None
+    only: CallReport | None = None
     in_flight: list[CallReport] = []
     last: list[CallReport] = []
     findings: list[Finding] = []
@@ -99,6 +112,7 @@ class Report(msgspec.Struct, omit_defaults=True):
         conclusion: one line that says it.
         source: the path, and what it is.
         command: what was run, and how it ended, where a session says so.
+        level, modules: what was asked for, where a session says so.
         stderr: the end of what it wrote there.
         processes: those that matter most first.
         problems: what could not be read; the answer is incomplete where there are any.
@@ -109,6 +123,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     source: str
     kind: str
     command: list[str] = []
+    level: int | None = None
+    modules: bool = False
     ended: str = ""
     stderr: list[str] = []
     processes: list[ProcessReport] = []
@@ -128,11 +144,13 @@ class Ending:
         known: whether its end was recorded; it may run still otherwise.
         exited_well: the process ids known to have exited with 0.
         device_failed: whether it ended with an error of the device in its stderr.
+        running: by process, whether it is still there; None where that cannot be told.
     """
 
     known: bool = False
     exited_well: frozenset[int] = frozenset()
     device_failed: bool = False
+    running: Mapping[str, bool | None] = field(default_factory=dict)
 
 
 def build(
@@ -143,7 +161,7 @@ def build(
     last: int,
     ending: Ending,
     pages: Mapping[str, progress.Page],
-    complete_suspect: Callable[[Call], None],
+    complete_call: Callable[[Call], None],
 ) -> Report:
     """The report on what ``history`` has taken in.
 
@@ -153,10 +171,10 @@ def build(
         last: how many of the last calls are listed.
         ending: how the command ended.
         pages: marker pages by process, of those that left one.
-        complete_suspect: fetches what only the suspect's dump knows (the statistics of its inputs).
+        complete_call: fetches what only the dump of a call knows (the statistics of its tensors).
     """
     processes = [
-        _process(process, history, last, ending, pages.get(process.name), complete_suspect)
+        _process(process, history, last, ending, pages.get(process.name), complete_call)
         for process in history.processes.values()
     ]
     processes.sort(key=_weight)
@@ -171,6 +189,7 @@ _ORDER = [
     Verdict.EXCEPTION,
     Verdict.CANNOT_TELL,
     Verdict.BETWEEN_CALLS,
+    Verdict.RUNNING,
     Verdict.ENDED,
     Verdict.NO_CALLS,
 ]
@@ -188,34 +207,44 @@ def _process(
     last: int,
     ending: Ending,
     page: progress.Page | None,
-    complete_suspect: Callable[[Call], None],
+    complete_call: Callable[[Call], None],
 ) -> ProcessReport:
     verdict, suspect = _judge(process, ending)
     conclusion = _conclusion(process, verdict, suspect, ending)
     streams = device.positions(page, process.marks) if page is not None else []
     if streams and _device_failed(process, suspect, ending):
         verdict, suspect, conclusion = _blame(process, streams, verdict, suspect, conclusion)
-    findings: list[Finding] = []
-    if suspect is not None:
-        complete_suspect(suspect)
-        findings = ranked(rules.check_all(rules.Suspect(suspect, history.earlier)))
+    only = _only(process, history) if verdict is Verdict.ENDED else None
+    for call in filter(None, (suspect, only)):
+        complete_call(call)
+    findings = ranked(rules.check_all(rules.Suspect(suspect, history.earlier))) if suspect is not None else []
     header = process.header
     return ProcessReport(
         name=process.name,
         verdict=verdict,
         conclusion=conclusion,
         calls=process.calls,
+        raised=process.raises,
+        running=bool(ending.running.get(process.name)),
         pid=header.pid if header else 0,
         host=header.host if header else "",
         rank=header.rank if header else "",
         level=header.level if header else 0,
         suspect=_call(suspect, process, full=True) if suspect else None,
+        only=_call(only, process, full=True) if only else None,
         in_flight=[_call(call, process, full=False) for call in process.in_flight() if call is not suspect],
         last=[_call(call, process, full=False) for call in _last(process, suspect, last)],
         findings=findings,
         device=[device.sentence(position, process.op_of) for position in streams],
         notes=list(_notes(process)),
     )
+
+
+def _only(process: Process, history: History) -> Call | None:
+    """The only call of the only process, of which there is nothing to say but what it was given and gave."""
+    if process.calls != 1 or len(history.processes) != 1:
+        return None
+    return next((call for thread in process.threads.values() for call in thread.last), None)
 
 
 def _device_failed(process: Process, suspect: Call | None, ending: Ending) -> bool:
@@ -267,12 +296,20 @@ def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:
         return Verdict.EXCEPTION, raised
     if process.end is not None or process.header is None or _exited_well(process, ending):
         return Verdict.ENDED, None
+    if ending.running.get(process.name):
+        return Verdict.RUNNING, None
     return Verdict.CANNOT_TELL if LOST in process.notes else Verdict.BETWEEN_CALLS, None
 
 
 def _exited_well(process: Process, ending: Ending) -> bool:
     """Whether the process is known to have exited with 0, so that no exception in it was the end of it."""
     return process.header is not None and process.header.pid in ending.exited_well
+
+
+def _is_over(process: Process, ending: Ending) -> bool:
+    """Whether the process is known to have ended."""
+    running = ending.running.get(process.name)
+    return running is False or (running is None and ending.known and process.header is not None)
 
 
 def _may_have_raised(call: Call) -> bool:
@@ -283,14 +320,15 @@ def _may_have_raised(call: Call) -> bool:
 def _conclusion(process: Process, verdict: Verdict, suspect: Call | None, ending: Ending) -> str:
     where = f"process {process.name}" if process.name != "main" else "the process"
     if suspect is None:
-        return _without_suspect(process, verdict, where)
+        return _without_suspect(process, verdict, where, ending)
     call = f"{suspect.op} (call {suspect.n})"
     if verdict is Verdict.EXCEPTION:
         raised = f"{call} raised {suspect.exception} in {where}: {_first_line(suspect.message)}"
         return raised + _passed(suspect, process)
     if verdict is Verdict.IN_FLIGHT:
-        ended = process.header is not None and ending.known
-        end = f"when {where} ended" if ended else f"where the record of {where} ends"
+        if ending.running.get(process.name):
+            return f"{call} is in flight: {where} is running, and the call has not come back."
+        end = f"when {where} ended" if _is_over(process, ending) else f"where the record of {where} ends"
         return f"{call} was in flight {end}: its inputs are recorded, its end is not."
     if _lost_since(suspect, process):
         return f"{call} is the last call that is recorded of {where}: {_lost(process)}, so that it may have come back."
@@ -304,15 +342,18 @@ def _conclusion(process: Process, verdict: Verdict, suspect: Call | None, ending
     return f"{call} is the last call that {where} logged; below level 3 a log does not say whether it came back."
 
 
-def _without_suspect(process: Process, verdict: Verdict, where: str) -> str:
+def _without_suspect(process: Process, verdict: Verdict, where: str, ending: Ending) -> str:
     if verdict is Verdict.NO_CALLS:
         return f"No calls were recorded in {where}."
     text = _what_ended(process, where)
     if LOST in process.notes:
         ended = "It ended by itself." if verdict is Verdict.ENDED else "Which call it was in at its end is not known."
         return f"{process.calls} calls of {where} are recorded; {_lost(process)}. {ended}"
+    if verdict is Verdict.RUNNING:
+        return f"{text}; it is running, in code that is not recorded."
     if verdict is Verdict.BETWEEN_CALLS:
-        return f"{text}; it died after the last one, or runs still, in code that is not recorded."
+        runs = "" if _is_over(process, ending) else ", or runs still"
+        return f"{text}; it died after the last one{runs}, in code that is not recorded."
     if process.end is not None and (open_calls := process.in_flight()):
         text += f", but for {len(open_calls)} in threads that it left behind when it ended by itself"
     return text + "."
@@ -328,14 +369,16 @@ def _lost(process: Process) -> str:
 
 
 def _what_ended(process: Process, where: str) -> str:
+    calls = f"All {process.calls} calls of {where}" if process.calls > 1 else f"The one call of {where}"
     handled = process.raised()
-    if handled is None:
-        calls = f"All {process.calls} calls" if process.calls > 1 else "The one call"
-        return f"{calls} of {where} came back"
-    return (
-        f"All {process.calls} calls of {where} ended; {handled.op} (call {handled.n}) did in {handled.exception}, "
-        "which the program handled, for it exited with 0"
-    )
+    if handled is not None:
+        return (
+            f"{calls} ended; {handled.op} (call {handled.n}) did in {handled.exception}, "
+            "which the program handled, for it exited with 0"
+        )
+    if process.raises:
+        return f"{calls} ended" + (f", {process.raises} of them" if process.calls > 1 else "") + " in an exception"
+    return f"{calls} came back"
 
 
 def _passed(suspect: Call, process: Process) -> str:
@@ -351,20 +394,28 @@ def _first_line(text: str) -> str:
 
 
 def _last(process: Process, suspect: Call | None, count: int) -> list[Call]:
-    """The last calls that ended in the suspect's thread, or in all where there is none."""
-    if suspect is not None:
-        ended = list(process.thread(suspect.record.tid).last)
-    else:
-        ended = sorted((call for thread in process.threads.values() for call in thread.last), key=lambda call: call.n)
-    ended = [call for call in ended if call is not suspect]
-    return ended[-count:] if count else []
+    """The last calls that ended in the suspect's thread; in all where there is no suspect, or no other call in it.
+
+    They come by number, as in ``firstfault log``, not as they ended: a call comes before those that it made.
+    """
+    every = [call for thread in process.threads.values() for call in thread.last if call is not suspect]
+    own = [call for call in every if suspect is not None and call.record.tid == suspect.record.tid]
+    return sorted(own or every, key=lambda call: call.n)[-count:] if count else []
 
 
 def _notes(process: Process) -> Iterator[str]:
     for note in process.notes.values():
         yield note.message if note.count == 1 else f"{note.message} ({note.count} times)"
+    if _all_left_out(process):
+        yield "no call was dumped: FIRSTFAULT_DUMP_INCLUDE or FIRSTFAULT_DUMP_EXCLUDE left out all that came back"
     for reason, count in process.dumps_skipped.items():
         yield f"tensor dump skipped: {reason}" + (f" ({count} times)" if count > 1 else "")
+
+
+def _all_left_out(process: Process) -> bool:
+    """Whether the patterns for dumps let no call through: what was skipped for another reason has a record."""
+    wanted = process.header is not None and process.header.level >= Level.DUMPS
+    return wanted and process.returns > 0 and not process.dumps and not process.dumps_skipped
 
 
 def _call(call: Call, process: Process, *, full: bool) -> CallReport:

@@ -19,17 +19,17 @@ from firstfault.record import schema, text_log
 
 MOST_OPEN = 10_000
 """Calls whose end is awaited; a log below level 3 does not say when any ends."""
+MOST_OTHERS = 5
 
 
-def texts(events: Iterable[Event], op: str, last: int | None) -> Iterator[str]:
-    """The blocks of the calls whose operator matches a shell-style pattern.
+def texts(events: Iterable[Event], printer: Printer, last: int | None) -> Iterator[str]:
+    """The blocks of the calls that a printer is for.
 
     Args:
         events: the records.
-        op: the pattern.
+        printer: which calls.
         last: how many of the last calls of each process; all if left out.
     """
-    printer = Printer(op)
     if last is None:
         yield from filter(None, map(printer.block, events))
         return
@@ -49,9 +49,16 @@ def texts(events: Iterable[Event], op: str, last: int | None) -> Iterator[str]:
 
 
 class Printer:
-    """Records → their text, for the operators that match a pattern; names the process where there are several."""
+    """Records → their text, for the operators that match a pattern; names the process where there are several.
+
+    Attributes:
+        matched: whether any did.
+        others: some that did not.
+    """
 
     def __init__(self, op: str) -> None:
+        self.matched = False
+        self.others: list[str] = []
         self._pattern = op
         self._ops: dict[tuple[str, int], tuple[str, int]] = {}
         self._main: tuple[int, int] | None = None
@@ -73,7 +80,10 @@ class Printer:
 
     def _begun(self, process: str, record: schema.Call) -> str:
         if not fnmatch.fnmatchcase(record.op, self._pattern):
+            if len(self.others) < MOST_OTHERS and record.op not in self.others:
+                self.others.append(record.op)
             return ""
+        self.matched = True
         self._ops[process, record.n] = (record.op, record.tid)
         if len(self._ops) > MOST_OPEN:
             del self._ops[next(iter(self._ops))]

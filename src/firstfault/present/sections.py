@@ -9,10 +9,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from firstfault.diagnose.finding import Confidence
-from firstfault.diagnose.report import CallReport, ProcessReport, Report, Verdict
+from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, Verdict
 from firstfault.present import values
+from firstfault.settings import Level
 
 MOST_PROCESSES = 8
 MOST_ROWS = 24
@@ -21,17 +23,37 @@ MOST_PARENTS = 8
 LONGEST_LINE = 400
 LONGEST_NAME = 80
 
+SHOWN_BEFORE = 5
+"""Calls before the suspect that the command for the log shows."""
+
 _TITLES = {Verdict.IN_FLIGHT: "Call in flight", Verdict.EXCEPTION: "Call that raised"}
+
+
+class Label(str):
+    """What a line tells of: ``op``."""
+
+    __slots__ = ()
+
+
+class Code(str):
+    """A name, a path or a command, to be taken as it stands; all other text is prose."""
+
+    __slots__ = ()
+
+
+Line: TypeAlias = tuple[str, ...]
+"""Labels, code and prose, to be joined."""
 
 
 @dataclass
 class Section:
-    """A heading with lines or a table below it."""
+    """A heading with lines or a table below it; ``verbatim`` lines are another program's."""
 
     title: str
-    lines: list[str] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
-    rows: list[tuple[str, ...]] = field(default_factory=list)
+    rows: list[Line] = field(default_factory=list)
+    verbatim: bool = False
 
 
 def sections(report: Report) -> Iterator[Section]:
@@ -41,60 +63,63 @@ def sections(report: Report) -> Iterator[Section]:
         yield from _process(process, alone=len(report.processes) == 1)
     left = len(report.processes) - MOST_PROCESSES
     if left > 0:
-        yield Section("More processes", [f"{left} more, in --json"])
+        yield Section("More processes", [(f"{left} more, in --json",)])
     if report.stderr:
-        yield Section("End of stderr", [values.shortened(line, LONGEST_LINE) for line in report.stderr])
+        shortened: list[Line] = [(values.shortened(line, LONGEST_LINE),) for line in report.stderr]
+        yield Section("End of stderr", shortened, verbatim=True)
     if report.problems:
-        yield Section("Not read", report.problems)
+        yield Section("Not read", [(problem,) for problem in report.problems])
     steps = list(_next_steps(report))
     if steps:
         yield Section("Next", steps)
 
 
 def _command(report: Report) -> Section:
-    lines = []
+    lines: list[Line] = []
     if report.command:
-        lines.append("command  " + " ".join(report.command))
+        lines.append((Label("command"), Code(shlex.join(report.command))))
     if report.ended:
-        lines.append(f"ended    {report.ended}")
-    lines.append(f"source   {report.source} ({report.kind})")
+        lines.append((Label("ended"), report.ended))
+    lines.append((Label("source"), Code(report.source), f" ({report.kind})"))
     return Section("Run", lines)
 
 
 def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
     if not alone:
         rank = f", rank {process.rank}" if process.rank else ""
-        yield Section(f"Process {process.name}{rank}", [process.conclusion])
-    suspect = process.suspect
-    if suspect is not None:
-        yield _call(suspect, process)
-        yield _inputs(suspect)
+        yield Section(f"Process {process.name}{rank}", [(process.conclusion,)])
+    call = process.suspect or process.only
+    if call is not None:
+        yield _call(call, process)
+        yield _inputs(call)
+    if process.only is not None and process.only.output is not None:
+        yield _values("Outputs", [process.only.output])
     if process.findings:
         yield _findings(process)
     if process.in_flight:
-        lines = [f"{call.op} (call {call.n}), {_where(call)}" for call in process.in_flight]
+        lines: list[Line] = [(Code(call.op), f" (call {call.n}), {_where(call)}") for call in process.in_flight]
         yield Section("Also in flight, in other threads", lines)
     if process.device:
-        yield Section("Device", process.device)
-    if process.last:
+        yield Section("Device", [(sentence,) for sentence in process.device])
+    if process.last and process.only is None:
         yield _last(process)
     if process.notes:
-        yield Section("Not seen", process.notes)
+        yield Section("Not seen", [(note,) for note in process.notes])
 
 
 def _call(call: CallReport, process: ProcessReport) -> Section:
-    lines = [f"op       {call.op}", f"number   {call.n}, {_where(call)}"]
-    if call.site:
-        lines.append(f"from     {call.site}")
-    if call.parents:
-        left_out = ["…"] if len(call.parents) > MOST_PARENTS else []
-        lines.append("inside   " + " > ".join([*left_out, *call.parents[-MOST_PARENTS:]]))
-    if call.exception:
-        lines.append(f"raised   {call.exception}: {call.message.partition(chr(10))[0]}")
-    if call.dump:
-        lines.append(f"dump     {call.dump}")
-    if call.dump_skipped:
-        lines.append(f"no dump  {call.dump_skipped}")
+    left_out = ["…"] if len(call.parents) > MOST_PARENTS else []
+    told = {
+        "op": Code(call.op),
+        "number": f"{call.n}, {_where(call)}",
+        "from": Code(call.site),
+        "inside": Code(" > ".join([*left_out, *call.parents[-MOST_PARENTS:]])),
+        "raised": Code(f"{call.exception}: {call.message.partition(chr(10))[0]}" if call.exception else ""),
+        "changed": Code(", ".join(call.mutated)),
+        "dump": Code(call.dump),
+        "no dump": call.dump_skipped,
+    }
+    lines: list[Line] = [(Label(label), text) for label, text in told.items() if text]
     return Section(_TITLES.get(process.verdict, "Last call"), lines)
 
 
@@ -105,22 +130,29 @@ def _where(call: CallReport) -> str:
 
 
 def _inputs(call: CallReport) -> Section:
-    rows = [row for argument in call.inputs for row in values.rows(argument.name, argument.value)]
-    if not rows:
-        reason = "none: the call takes no arguments" if call.described else "none recorded"
-        hint = "" if call.described else "; level 3 records shapes, level 5 statistics, level 10 the tensors"
-        return Section("Inputs", [reason + hint])
-    shown: list[tuple[str, ...]] = [(values.shortened(name, LONGEST_NAME), *row) for name, *row in rows[:MOST_ROWS]]
+    if call.inputs:
+        return _values("Inputs", call.inputs)
+    if call.described:
+        return Section("Inputs", [("none: the call takes no arguments",)])
+    return Section("Inputs", [("none recorded; level 3 records shapes, level 5 statistics, level 10 the tensors",)])
+
+
+def _values(title: str, arguments: list[Argument]) -> Section:
+    """A table with a row for each tensor, with its statistics if there are any."""
+    rows = [row for argument in arguments for row in values.rows(argument.name, argument.value)]
+    shown: list[Line] = [
+        (Code(values.shortened(name, LONGEST_NAME)), Code(value), *rest) for name, value, *rest in rows[:MOST_ROWS]
+    ]
     if len(rows) > MOST_ROWS:
         shown.append(("…", f"{len(rows) - MOST_ROWS} more, in --json", ""))
     with_statistics = any(row[2] for row in shown)
     columns = ["argument", "value", "values from … to"] if with_statistics else ["argument", "value"]
-    return Section("Inputs", columns=columns, rows=[row[: len(columns)] for row in shown])
+    return Section(title, columns=columns, rows=[row[: len(columns)] for row in shown])
 
 
 def _findings(process: ProcessReport) -> Section:
     shown = process.findings[:MOST_FINDINGS]
-    rows: list[tuple[str, ...]] = [
+    rows: list[Line] = [
         (finding.confidence.value, f"{finding.rule} {finding.title}", finding.text) for finding in shown
     ]
     left = len(process.findings) - len(shown)
@@ -130,27 +162,70 @@ def _findings(process: ProcessReport) -> Section:
 
 
 def _last(process: ProcessReport) -> Section:
-    rows: list[tuple[str, ...]] = [
-        (str(call.n), call.op, call.state, f"{call.duration / 1e3:.0f} µs" if call.duration else "")
+    rows: list[Line] = [
+        (str(call.n), Code(call.op), call.state, f"{call.duration / 1e3:.0f} µs" if call.duration else "")
         for call in process.last
     ]
-    title = "Last calls before it" if process.suspect else "Last calls"
-    return Section(title, columns=["call", "op", "end", "host time"], rows=rows)
+    return Section(f"{_title_of_last(process)}, by number", columns=["call", "op", "end", "host time"], rows=rows)
 
 
-def _next_steps(report: Report) -> Iterator[str]:
-    if not report.processes:
-        yield "record with: firstfault run --level 3 -- COMMAND"
-        return
-    first = report.processes[0]
-    weighty = [finding for finding in first.findings if finding.confidence is not Confidence.LOW]
-    if weighty:
-        yield weighty[0].next_step
-    suspect = first.suspect
+def _title_of_last(process: ProcessReport) -> str:
+    suspect = process.suspect
     if suspect is None:
-        return
-    if first.verdict is Verdict.CANNOT_TELL and not suspect.described:
-        yield "record once more at level 3, which writes down when calls come back"
-    elif not suspect.dump and first.verdict is Verdict.IN_FLIGHT:
-        yield "record once more with: firstfault run --level 10 -- COMMAND, which saves its inputs"
-    yield f"see the calls before it: firstfault log {shlex.quote(report.source)} --last 5"
+        return "Last calls"
+    if any(call.thread != suspect.thread for call in process.last):
+        return "Last calls of other threads"
+    return "Last calls before it" if process.last[-1].n < suspect.n else "Last calls of its thread"
+
+
+def _next_steps(report: Report) -> Iterator[Line]:
+    first = report.processes[0] if report.processes else None
+    if first is None or first.verdict is Verdict.NO_CALLS:
+        if report.complete:  # else they may be among what was not read
+            yield _record_calls(report)
+    elif first.suspect is not None:
+        yield from _look_at(first.suspect, first, report)
+    else:
+        if first.verdict is Verdict.BETWEEN_CALLS:
+            yield ("to name what it died in, make a boundary of it: --modules, or @debug_kernel_api",)
+        if first.raised and first.only is None:
+            yield ("see which calls raised what: ", Code(_log(report)))
+
+
+def _record_calls(report: Report) -> Line:
+    """What would give calls, of a run that gave none."""
+    if report.level == Level.OFF:
+        return ("level 0 records nothing: ", Code("firstfault run --level 3 -- COMMAND"))
+    if report.modules:
+        return (
+            "no boundary was called, and --modules was on: decorate what it runs on the GPU with @debug_kernel_api, "
+            "as it called no torch.nn.Module in a Python that firstfault is installed in",
+        )
+    return (
+        "no boundary was called: decorate functions with @debug_kernel_api, or make one of every torch.nn.Module: ",
+        Code("firstfault run --modules -- COMMAND"),
+    )
+
+
+def _look_at(suspect: CallReport, process: ProcessReport, report: Report) -> Iterator[Line]:
+    """What would tell more of a call."""
+    weighty = [finding for finding in process.findings if finding.confidence is not Confidence.LOW]
+    if weighty:
+        yield (weighty[0].next_step,)
+    if process.verdict is Verdict.CANNOT_TELL and not suspect.described:
+        yield ("record once more at level 3, which writes down when calls come back",)
+    elif process.level >= Level.DUMPS and not suspect.dump and not suspect.dump_skipped:
+        yield (
+            "its inputs were not saved, at level 10: FIRSTFAULT_DUMP_INCLUDE or FIRSTFAULT_DUMP_EXCLUDE left it out, "
+            "or it ended before they were",
+        )
+    elif process.level < Level.DUMPS and not suspect.dump and process.verdict is Verdict.IN_FLIGHT:
+        yield ("record once more at level 10, which saves its inputs: ", Code("firstfault run --level 10 -- COMMAND"))
+    before = min(SHOWN_BEFORE, suspect.n - 1, process.calls - 1)
+    if before > 0:
+        since = max(0, process.calls - suspect.n)
+        yield ("see the calls before it: ", Code(f"{_log(report)} --last {before + 1 + since}"))
+
+
+def _log(report: Report) -> str:
+    return f"firstfault log {shlex.quote(report.source)}"

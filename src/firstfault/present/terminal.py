@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import IO
 
 from rich.console import Console
@@ -9,25 +10,38 @@ from rich.table import Table
 from rich.text import Text
 
 from firstfault.diagnose.report import Report
-from firstfault.present.sections import Section, sections
+from firstfault.present.sections import Label, Line, Section, sections
 from firstfault.record.text_log import one_line
 
 PIPE_WIDTH = 140
+LABEL_WIDTH = 9
+_TRAILING = re.compile(" +$", re.MULTILINE)
 
 
 def show(report: Report, file: IO[str]) -> None:
-    """Print ``report`` to ``file``; what came from the program cannot steer the terminal."""
+    """Print ``report`` to ``file``; what came from the program cannot steer the terminal.
+
+    Raises:
+        OSError: it cannot be written, or nobody reads it; rich would end the process then.
+    """
     console = Console(file=file, highlight=False, soft_wrap=False, width=None if file.isatty() else PIPE_WIDTH)
-    console.print(_text(report.conclusion, "bold"), soft_wrap=True)
-    for section in sections(report):
-        console.print()
-        _section(console, section)
+    with console.capture() as shown:
+        console.print(_text(report.conclusion, "bold"), soft_wrap=True)
+        for section in sections(report):
+            console.print()
+            _section(console, section)
+    file.write(_TRAILING.sub("", shown.get()))
+
+
+def plain(line: Line) -> str:
+    """A line without its marks: labels stand in a column of their own."""
+    return "".join(f"{span:<{LABEL_WIDTH}}" if isinstance(span, Label) else span for span in line)
 
 
 def _section(console: Console, section: Section) -> None:
     console.print(_text(section.title, "bold cyan"), soft_wrap=True)
     for line in section.lines:
-        console.print(_text("  " + line), soft_wrap=True)
+        console.print(_text("  " + plain(line)), soft_wrap=True)
     if section.rows:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
         table.add_column("")

@@ -23,7 +23,7 @@ MOST_THREADS = 1024
 MOST_MARKED = 4096
 MOST_NOTES = 50
 
-CONTROL_FLOW = {"GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError"}
+CONTROL_FLOW = {"GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError", "_StopRecomputationError"}
 """Exceptions that end a call as it was meant to."""
 
 
@@ -110,6 +110,8 @@ class Process:
     end: schema.End | None = None
     calls: int = 0
     returns: int = 0
+    raises: int = 0
+    dumps: int = 0
     described: bool = False
     """Whether any of its calls came with their arguments: from level 3 on."""
     threads: dict[int, Thread] = field(default_factory=dict)
@@ -199,8 +201,7 @@ class History:
         return None
 
     def _returned(self, process: Process, record: schema.Return) -> Call | None:
-        if record.device >= 0:
-            process.marks.take(record)
+        process.marks.take(record)
         call = process.close(record.n)
         if call is None:
             return None
@@ -228,8 +229,8 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
     process.by_number[record.n] = call
     process.calls += 1
     process.described = process.described or record.args is not None
+    process.marks.take(record)
     if record.device >= 0:
-        process.marks.take(record)
         process.marked[record.n] = call
         if len(process.marked) > MOST_MARKED:
             process.marked.popitem(last=False)
@@ -255,9 +256,11 @@ def _depth(stack: list[Call], parent: int) -> int:
 
 
 def _raised(process: Process, record: schema.Raise) -> Call | None:
+    process.marks.take(record)
     call = process.close(record.n)
     if call is None:
         return None
+    process.raises += 1
     call.state = State.RAISED
     call.exception, call.message = record.exception, record.message
     thread = process.thread(call.record.tid)
@@ -286,6 +289,7 @@ def _other(process: Process, record: schema.Record) -> None:
 def _dumped(process: Process, record: schema.Dump) -> None:
     call = process.by_number.get(record.n)
     if record.skipped is None:
+        process.dumps += 1
         if call is not None:
             call.dump = record.path
         return

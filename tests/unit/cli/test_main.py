@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from firstfault import cli
+from firstfault import __version__, cli
 from firstfault.cli import progress
 from tests.unit.cli.command import command, run
 from tests.unit.read import samples
@@ -41,12 +41,56 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     assert [name for name in heavy if name in loaded] == []
 
 
-@pytest.mark.parametrize("words", [[], ["nothing"], ["report"], ["report", "--format", "pdf", "x"], ["log", "a", "b"],
-                                   ["report", "x", "--last", "11"]])  # fmt: skip
-def test_wrong_usage(words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["nothing"], ["report"], ["report", "--format", "pdf", "x"], ["log", "a", "b"],
+                                   ["report", "x", "--last", "11"], ["--nothing"], ["run", "--level", "x", "--", "true"],
+                                   ["report", "x", "--json", "--format", "md"], ["report", ""], ["log", ""], ["live", ""],
+                                   ["live"], ["live", "x"], ["live", "4194305"]])  # fmt: skip
+def test_wrong_usage_is_one_line_on_stderr(words: list[str]) -> None:
     done = run(*words)
-    assert done.returncode == (0 if words == [] and done.stdout else 2)
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("firstfault: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_wrong_usage_says_where_to_look() -> None:
+    assert run("report", "--levle", "3", "x").stderr == (
+        "firstfault: no such option: --levle (Possible options: --help); see python -m firstfault report --help\n"
+    )
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: " in done.stderr
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"firstfault {__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", ["report", "log", "live"])
+def test_a_folder_of_recordings_names_them(tmp_path: Path, name: str) -> None:
+    for count, told in enumerate(("a", "b, a", "c, b, a", "d, c, b, a", "e, d, c, b, a", "f, e, d, c, b, …"), 1):
+        path = recording(tmp_path, [header()])
+        path.rename(tmp_path / told[0])
+        done = run(name, ".", cwd=tmp_path)
+        recordings = "1 recording" if count == 1 else f"{count} recordings"
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"firstfault: . holds {recordings}: {told}; give one\n"
+
+
+def test_a_recording_without_calls_is_no_folder_of_recordings(tmp_path: Path) -> None:
+    (tmp_path / "session.json").write_text("{}")
+    assert run("report", ".", cwd=tmp_path).returncode == 0
+
+
+def test_live_of_a_recording_without_a_gpu(tmp_path: Path) -> None:
+    path = recording(tmp_path, [header(), call(1, "op")])
+    for given in (path, path / "vm-4242"):
+        done = run("live", given)
+        assert done.returncode == 2
+        assert "has used a GPU, so there are no markers; its host position: firstfault report " in done.stderr
 
 
 @pytest.mark.parametrize("name", ["report", "log"])
@@ -73,6 +117,16 @@ def test_a_path_that_is_no_text(tmp_path: Path) -> None:
         done = run(*words, odd)
         assert done.returncode == 0, done.stderr
         assert "op" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["report"], ["report", "--json"], ["report", "--format", "md"], ["log"]])
+def test_a_pipe_that_nobody_reads_ends_without_a_word(tmp_path: Path, words: list[str]) -> None:
+    path = recording(tmp_path, [header(), call(1, "op")])
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(*words, path, capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firstfault.diagnose import investigate
+from firstfault.diagnose import investigate, living
 from firstfault.diagnose.report import ProcessReport, Report, Verdict
-from firstfault.record import schema
+from firstfault.record import layout, schema
 from tests.unit.read import samples
 from tests.unit.read.samples import MAIN_TID, T0, as_text, call, header, raised, recording, returned, tensor
 
@@ -56,6 +57,43 @@ def test_a_command_that_may_run_still_has_not_ended(tmp_path: Path) -> None:
     process = judged(tmp_path, call(1, "op"), returned(1), command=["x"])
     assert process.verdict is Verdict.BETWEEN_CALLS
     assert "or runs still" in process.conclusion
+
+
+def test_a_command_whose_end_is_known_does_not_run_still(tmp_path: Path) -> None:
+    process = judged(tmp_path, call(1, "op"), returned(1), exit_status=None, signal=9, pid=1)
+    assert process.conclusion == (
+        "The one call of process vm-4242 came back; it died after the last one, in code that is not recorded."
+    )
+
+
+def written_here(tmp_path: Path, *records: schema.Record, **session: Any) -> Path:
+    """A recording of this process; whoever holds its segment open runs."""
+    path = recording(tmp_path, [header(pid=os.getpid(), host=living.this_host()), *records])
+    (path / "session.json").write_text(json.dumps({"command": ["x"]} | session))
+    return path
+
+
+def test_a_process_that_is_running(tmp_path: Path) -> None:
+    between = written_here(tmp_path / "between", call(1, "op"), returned(1))
+    within = written_here(tmp_path / "within", *OUTER_INNER, exit_status=0, signal=None, pid=1)
+    with layout.segment(between / "vm-4242", 1).open(), layout.segment(within / "vm-4242", 1).open():
+        found = report(between)
+        assert (found.processes[0].verdict, found.processes[0].running) == (Verdict.RUNNING, True)
+        assert found.conclusion == (
+            "The one call of process vm-4242 came back; it is running, in code that is not recorded."
+        )
+        assert found.ended == "not yet: it is running"
+        assert report(within).conclusion == (
+            "inner (call 2) is in flight: process vm-4242 is running, and the call has not come back."
+        )
+
+
+def test_a_process_that_is_gone(tmp_path: Path) -> None:
+    [process] = report(written_here(tmp_path / "between", call(1, "op"), returned(1))).processes
+    assert process.conclusion.endswith("came back; it died after the last one, in code that is not recorded.")
+    [process] = report(written_here(tmp_path / "within", *OUTER_INNER)).processes
+    assert "was in flight when process vm-4242 ended" in process.conclusion
+    assert not process.running
 
 
 def test_an_exception(tmp_path: Path) -> None:
@@ -130,6 +168,12 @@ def test_calls_in_flight_in_several_threads(tmp_path: Path) -> None:
 def test_nothing_recorded_and_nothing_wrong(tmp_path: Path) -> None:
     assert judged(tmp_path, END).verdict is Verdict.NO_CALLS
     assert judged(tmp_path, call(1), returned(1), END).conclusion == "The one call of process vm-4242 came back."
+    assert judged(tmp_path, call(1), raised(1, "StopIteration"), END).conclusion == (
+        "The one call of process vm-4242 ended in an exception."
+    )
+    caught = judged(tmp_path, call(1), raised(1), call(2), returned(2), END)
+    assert caught.conclusion == "All 2 calls of process vm-4242 ended, 1 of them in an exception."
+    assert (caught.raised, caught.only) == (1, None)
     two = judged(tmp_path, call(1), returned(1), call(2), returned(2), END)
     assert two.conclusion == "All 2 calls of process vm-4242 came back."
 
@@ -170,9 +214,43 @@ def test_how_many_of_the_last_calls_are_listed(tmp_path: Path, last: int) -> Non
     assert [found.op for found in process.last] == [f"op{n}" for n in range(30 - last, 30)]
 
 
+def test_the_last_calls_come_by_number(tmp_path: Path) -> None:
+    nested = [*OUTER_INNER, returned(2), returned(1)]
+    assert [found.n for found in judged(tmp_path, *nested, call(3)).last] == [1, 2]
+    assert [found.n for found in judged(tmp_path, *nested, END).last] == [1, 2]
+
+
+def test_a_thread_without_earlier_calls_has_those_of_the_others(tmp_path: Path) -> None:
+    process = judged(tmp_path, call(1, "main op"), returned(1), call(2, "first of its thread", tid=IN_THREAD))
+    assert [(found.op, found.thread) for found in process.last] == [("main op", MAIN_TID)]
+
+
+@pytest.mark.parametrize(("level", "dumps", "told"), [
+    (10, [], True), (5, [], False), (10, [schema.Dump(1, "inputs", "dumps/x")], False),
+    (10, [schema.Dump(1, "inputs", skipped="too large")], False),
+])  # fmt: skip
+def test_patterns_that_let_no_dump_through_are_told(
+    tmp_path: Path, level: int, dumps: list[schema.Record], told: bool
+) -> None:
+    [process] = report(recording(tmp_path, [header(level=level), call(1), *dumps, returned(1), END])).processes
+    assert any("FIRSTFAULT_DUMP_INCLUDE" in note for note in process.notes) == told
+
+
+@pytest.mark.parametrize("name", samples.DUMPS)
+def test_a_dump_that_is_complete_is_shown_whole(tmp_path: Path, name: str) -> None:
+    folders = [folder for folder in samples.unpack_dumps(name, tmp_path).iterdir() if folder.is_dir()]
+    processes = [process for folder in folders for process in report(folder).processes]
+    whole = [process.only for process in processes if process.verdict is Verdict.ENDED and process.calls == 1]
+    assert all(call is not None and call.output is not None for call in whole)
+    assert any(call is not None and call.inputs for call in whole)
+
+
 @pytest.mark.parametrize(("session", "text"), [
     ({"signal": 11}, "killed by SIGSEGV"), ({"signal": 99}, "killed by signal 99"), ({"exit_status": 3}, "exited with 3"),
     ({"command": ["x"]}, "no end recorded: it is running still, or firstfault run was killed with it"),
+    ({"run_pid": 2**22 + 1, "host": os.uname().nodename}, "no end recorded: firstfault run was killed with it"),
+    ({"run_pid": os.getpid(), "host": os.uname().nodename},
+     "no end recorded: it is running still, or firstfault run was killed with it"),
 ])  # fmt: skip
 def test_how_the_command_ended(tmp_path: Path, session: dict[str, Any], text: str) -> None:
     path = recording(tmp_path, [header(), call(1)])

@@ -25,7 +25,7 @@ STORY: list[schema.Record] = [
 
 
 def shown(path: Path, op: str = "*", last: int | None = None) -> str:
-    return "".join(texts(samples.read(path)[0], op, last))
+    return "".join(texts(samples.read(path)[0], Printer(op), last))
 
 
 def test_a_recording_gives_the_text_log(tmp_path: Path) -> None:
@@ -63,6 +63,15 @@ def test_by_operator(tmp_path: Path, op: str, ops: list[str]) -> None:
     assert [line.rpartition(" ")[2] for line in text.split("\n") if "API Call: " in line] == ops
     assert ("Exception: inner.a" in text) == ("inner.a" in ops)
     assert ("Tensor dump skipped: too large" in text) == ("inner.b" in ops)
+
+
+@pytest.mark.parametrize(("op", "matched", "others"), [("*", True, []), ("inner.a", True, ["outer", "inner.b"]),
+                                                       ("x", False, ["outer", "inner.a", "inner.b"])])  # fmt: skip
+def test_what_did_not_match_is_known(tmp_path: Path, op: str, matched: bool, others: list[str]) -> None:
+    printer = Printer(op)
+    for event in samples.read(recording(tmp_path, [header(), *STORY, call(4, "outer")]))[0]:
+        printer.block(event)
+    assert (printer.matched, printer.others) == (matched, others)
 
 
 def test_only_the_last(tmp_path: Path) -> None:

@@ -9,14 +9,21 @@ import pytest
 from firstfault.diagnose import investigate
 from firstfault.present import values
 from firstfault.present.sections import MOST_FINDINGS, MOST_PARENTS, MOST_PROCESSES, MOST_ROWS, Section, sections
+from firstfault.present.terminal import plain
 from firstfault.record import schema
 from tests.unit.read import samples
-from tests.unit.read.samples import call, header, raised, recording, returned, tensor
+from tests.unit.read.samples import T0, call, header, raised, recording, returned, tensor
+
+END = schema.End(T0, 9)
 
 
-def shown(path: Path) -> dict[str, Section]:
-    found = investigate.report_on(path, last=5, advance=lambda count: None)
+def shown(path: Path, last: int = 5) -> dict[str, Section]:
+    found = investigate.report_on(path, last=last, advance=lambda count: None)
     return {section.title: section for section in sections(found)}
+
+
+def lines(section: Section) -> list[str]:
+    return [plain(line) for line in section.lines]
 
 
 def test_the_order(tmp_path: Path) -> None:
@@ -30,22 +37,54 @@ def test_the_order(tmp_path: Path) -> None:
     (path / "vm-4242" / "calls.0002.jsonl").write_text("torn")
     assert list(shown(path)) == [
         "Run", "Call in flight", "Inputs", "Suspicious in its inputs", "Also in flight, in other threads",
-        "Last calls before it", "Not seen", "End of stderr", "Not read", "Next",
+        "Last calls before it, by number", "Not seen", "End of stderr", "Not read", "Next",
     ]  # fmt: skip
 
 
 def test_the_call(tmp_path: Path) -> None:
     parents = [call(n, f"layer{n}", parent=n - 1) for n in range(1, 20)]
     path = recording(tmp_path, [header(), *parents, call(20, "op", site="model.py:120", parent=19)])
-    lines = shown(path)["Call in flight"].lines
-    assert lines[:3] == ["op       op", "number   20, thread 7", "from     model.py:120"]
-    assert lines[3].startswith("inside   … > layer12 (call 12) > ")
-    assert lines[3].count(">") == MOST_PARENTS
+    told = lines(shown(path)["Call in flight"])
+    assert told[:3] == ["op       op", "number   20, thread 7", "from     model.py:120"]
+    assert told[3].startswith("inside   … > layer12 (call 12) > ")
+    assert told[3].count(">") == MOST_PARENTS
+
+
+def test_the_command_can_be_typed_again(tmp_path: Path) -> None:
+    path = recording(tmp_path, [header(), call(1, "op")])
+    (path / "session.json").write_text('{"command": ["sh", "-c", "echo $HOME; exit 1", "it\'s", ""]}')
+    assert lines(shown(path)["Run"])[0] == """command  sh -c 'echo $HOME; exit 1' 'it'"'"'s' ''"""
+
+
+def test_what_a_call_changed(tmp_path: Path) -> None:
+    path = recording(tmp_path, [header(), call(1, "op", tensor(4)), returned(1, mutated=["arg[0]", "out"]), END])
+    assert "changed  arg[0], out" in lines(shown(path)["Last call"])
+
+
+def test_the_only_call_is_shown_whole(tmp_path: Path) -> None:
+    one: list[schema.Record] = [call(1, "op", tensor(4)), returned(1, tensor(8))]
+    found = shown(recording(tmp_path / "one", [header(), *one, END]))
+    assert list(found) == ["Run", "Last call", "Inputs", "Outputs"]
+    assert found["Inputs"].rows == [("arg[0]", "(4,) torch.bfloat16, cuda:0")]
+    assert found["Outputs"].rows == [("return", "(8,) torch.bfloat16, cuda:0")]
+    two = shown(recording(tmp_path / "two", [header(), *one, call(2), returned(2), END]))
+    assert list(two) == ["Run", "Last calls, by number"]
+
+
+@pytest.mark.parametrize(("records", "title", "numbers"), [
+    ([call(1), returned(1), call(2), returned(2), call(3)], "Last calls before it", ["1", "2"]),
+    ([call(1), call(2, parent=1), returned(2), returned(1), call(3)], "Last calls before it", ["1", "2"]),
+    ([call(1), returned(1), call(2, tid=99)], "Last calls of other threads", ["1"]),
+    ([call(1), returned(1), call(2), returned(2), END], "Last calls", ["1", "2"]),
+])  # fmt: skip
+def test_the_last_calls(tmp_path: Path, records: list[schema.Record], title: str, numbers: list[str]) -> None:
+    found = shown(recording(tmp_path, [header(), *records]))
+    assert [row[0] for row in found[f"{title}, by number"].rows] == numbers
 
 
 def test_a_call_of_a_text_log_has_its_line(tmp_path: Path) -> None:
     found = shown(samples.write_log("sglang_level3", tmp_path))
-    assert found["Call in flight"].lines[1] == "number   13, line 304 of the log"
+    assert lines(found["Call in flight"])[1] == "number   13, line 304 of the log"
 
 
 @pytest.mark.parametrize(("args", "text"), [
@@ -54,7 +93,7 @@ def test_a_call_of_a_text_log_has_its_line(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_no_inputs(tmp_path: Path, args: list[schema.Value] | None, text: str) -> None:
     begun = schema.Call(1, 0, "op", args=args)
-    assert shown(recording(tmp_path, [header(), begun]))["Inputs"].lines == [text]
+    assert lines(shown(recording(tmp_path, [header(), begun]))["Inputs"]) == [text]
 
 
 def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
@@ -66,31 +105,72 @@ def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     assert found["Inputs"].rows[-1][1] == f"{61 - MOST_ROWS} more, in --json"
     assert len(found["Suspicious in its inputs"].rows) == MOST_FINDINGS + 1
     assert "more, in --json" in found["Suspicious in its inputs"].rows[-1][2]
-    assert found["More processes"].lines == ["3 more, in --json"]
+    assert lines(found["More processes"]) == ["3 more, in --json"]
 
 
-@pytest.mark.parametrize(("records", "steps"), [
-    ([call(1, "op", tensor(4, nan_count=1, mean="nan"))], ["follow arg[0] upstream", "--level 10", "firstfault log"]),
-    ([call(1, "op", tensor(4)), schema.Dump(1, "inputs", "dumps/x")], ["firstfault log"]),
-    ([call(1, "op", tensor(4)), raised(1)], ["firstfault log"]),
-    ([call(1, "op"), returned(1)], []),
-    ([], ["record with: firstfault run"]),
+EARLIER: list[schema.Record] = [call(1, "first"), returned(1)]
+
+
+@pytest.mark.parametrize(("level", "records", "steps"), [
+    (3, [call(1, "op", tensor(4, nan_count=1, mean="nan"))], ["follow arg[0] upstream", "run --level 10"]),
+    (3, [*EARLIER, call(2, "op")], ["run --level 10", "firstfault log"]),
+    (10, [*EARLIER, call(2, "op"), schema.Dump(2, "inputs", "dumps/x")], ["firstfault log"]),
+    (10, [*EARLIER, call(2, "op"), schema.Dump(2, "inputs", skipped="too large")], ["firstfault log"]),
+    (10, [*EARLIER, call(2, "op")], ["FIRSTFAULT_DUMP_INCLUDE or FIRSTFAULT_DUMP_EXCLUDE left it out", "firstfault log"]),
+    (3, [*EARLIER, call(2, "op"), raised(2)], ["firstfault log"]),
+    (3, [call(1, "op"), raised(1)], []),
+    (3, [*EARLIER, END], []),
+    (3, EARLIER, ["make a boundary of it"]),
+    (3, [call(1, "op"), raised(1), call(2, "op"), returned(2), END], ["see which calls raised what: firstfault log"]),
+    (3, [END], ["no boundary was called"]),
 ])  # fmt: skip
-def test_what_to_type_next(tmp_path: Path, records: list[schema.Record], steps: list[str]) -> None:
-    path = recording(tmp_path, [header(), *records]) if records else tmp_path / "recording"
-    if not records:
-        path.mkdir()
-        (path / "session.json").write_text("{}")
-    lines = shown(path)["Next"].lines if steps else []
-    assert len(lines) == len(steps)
-    assert all(step in line for step, line in zip(steps, lines, strict=True))
-    assert ("Next" in shown(path)) == bool(steps)
+def test_what_to_type_next(tmp_path: Path, level: int, records: list[schema.Record], steps: list[str]) -> None:
+    found = shown(recording(tmp_path, [header(level=level), *records]))
+    told = lines(found["Next"]) if "Next" in found else []
+    assert len(told) == len(steps)
+    assert all(step in line for step, line in zip(steps, told, strict=True))
+
+
+@pytest.mark.parametrize(("session", "step"), [
+    ("{}", "no boundary was called: decorate functions with @debug_kernel_api, or make one of every torch.nn.Module: "
+           "firstfault run --modules -- COMMAND"),
+    ('{"modules": true}', "no boundary was called, and --modules was on: decorate"),
+    ('{"level": 0}', "level 0 records nothing: firstfault run --level 3 -- COMMAND"),
+    ("torn", ""),
+])  # fmt: skip
+def test_what_to_do_where_nothing_was_recorded(tmp_path: Path, session: str, step: str) -> None:
+    (tmp_path / "session.json").write_text(session)
+    found = shown(tmp_path)
+    assert ("Next" in found) == bool(step)
+    assert step in "".join(lines(found["Next"]) if step else [])
+
+
+def hint(folder: Path, last: int = 5) -> str:
+    found = shown(folder, last)
+    return lines(found["Next"])[-1] if "Next" in found else ""
+
+
+@pytest.mark.parametrize("last", [0, 5])
+@pytest.mark.parametrize(("before", "shown_last"), [(1, 2), (3, 4), (5, 6), (9, 6)])
+def test_the_log_of_the_next_command_ends_with_the_calls_before_the_suspect(
+    tmp_path: Path, before: int, shown_last: int, last: int
+) -> None:
+    earlier: list[schema.Record] = [record for n in range(1, before + 1) for record in (call(n), returned(n))]
+    path = recording(tmp_path, [header(), *earlier, call(before + 1, "suspect")])
+    assert hint(path, last).endswith(f"--last {shown_last}")
+
+
+def test_the_log_of_the_next_command_reaches_back_to_a_suspect_that_others_followed(tmp_path: Path) -> None:
+    others: list[schema.Record] = [
+        record for n in range(4, 20) for record in (call(n, tid=99), schema.Return(n, 0, 99))
+    ]
+    path = recording(tmp_path, [header(), *EARLIER, call(2), returned(2), call(3, "suspect"), *others])
+    assert hint(path).endswith("--last 19")
 
 
 def test_the_next_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
-    path = recording(tmp_path / "it's a folder", [header(), call(1, "op")])
-    command = shown(path)["Next"].lines[-1]
-    assert command.endswith("""it'"'"'s a folder/recording' --last 5""")
+    path = recording(tmp_path / "it's a folder", [header(), *EARLIER, call(2, "op")])
+    assert hint(path).endswith("""it'"'"'s a folder/recording' --last 2""")
 
 
 # --- values

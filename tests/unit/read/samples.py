@@ -77,7 +77,7 @@ def header(level: int = 3, pid: int = 4242, **fields: Any) -> schema.Header:
         "schema": 1,
         "t": T0,
         "pid": pid,
-        "host": "vm",
+        "host": "elsewhere",
         "rank": "0",
         "level": level,
         "segment": 1,

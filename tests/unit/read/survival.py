@@ -24,8 +24,8 @@ def survives(path: Path) -> Report | str:
     output = io.StringIO()
     terminal.show(found, output)
     shown = [output.getvalue(), markdown.render(found), present_json.render(found)]
-    shown += calls_text.texts(open_source(path).events(lambda count: None), "*", None)
-    shown += calls_text.texts(open_source(path).events(lambda count: None), "*", 1)
+    shown += calls_text.texts(open_source(path).events(lambda count: None), calls_text.Printer("*"), None)
+    shown += calls_text.texts(open_source(path).events(lambda count: None), calls_text.Printer("*"), 1)
     assert json.loads(shown[2])["version"] == 1
     for text in shown:
         text.encode()
