@@ -7,6 +7,8 @@ The message is the whole answer: it says what is wrong and what to do next. Only
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from enum import IntEnum
 
 
@@ -40,3 +42,10 @@ class UsageError(FirstFaultError):
 
 class UnreadableInput(FirstFaultError):
     """A path that holds nothing that firstfault can read."""
+
+
+def tell(message: str) -> None:
+    """One line to the user from inside the watched program: on stderr, if there is one that can be written to."""
+    if sys.stderr is not None:  # ``print`` takes None for stdout, where the program's own output goes
+        with suppress(Exception):
+            print(f"firstfault: {message}", file=sys.stderr, flush=True)

@@ -16,7 +16,7 @@ from firstfault.diagnose.device import Position, Reach, positions
 from firstfault.read.formats import marker_page
 from firstfault.read.formats.recording import Recording
 from firstfault.read.marks import Order
-from firstfault.record import layout
+from firstfault.record import layout, schema
 
 PROGRAM = Path(__file__).parent / "programs" / "faults.py"
 DEADLINE = 120.0
@@ -45,7 +45,8 @@ def where(folder: Path) -> list[Position]:
     recording = Recording(folder / "recording")
     order = Order()
     for event in recording.events(lambda count: None):
-        order.take(event.record)
+        if isinstance(event.record, (schema.Call, schema.Return, schema.Raise)):
+            order.take(event.record)
     (process,) = recording.segments
     page = marker_page.find(folder / "recording" / process)
     assert page is not None

@@ -6,12 +6,12 @@ does not import: each target waits for its library.
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 
 import wrapt.importer
 
 from firstfault import settings
+from firstfault.errors import tell
 
 _LIBRARY = "torch"
 
@@ -30,4 +30,4 @@ def _install_modules(_module: ModuleType) -> None:
 
         nn_module.install()
     except Exception as error:
-        print(f"firstfault: modules are not recorded in this process: {type(error).__name__}: {error}", file=sys.stderr)
+        tell(f"modules are not recorded in this process: {type(error).__name__}: {error}")

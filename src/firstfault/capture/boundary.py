@@ -20,8 +20,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from firstfault import settings
-from firstfault.capture import guard, recorder
+from firstfault.capture import recorder
 from firstfault.capture.describe import plain_text
+from firstfault.errors import tell
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +59,9 @@ def debug_kernel_api(func: Callable[..., Any] | None = None, *, op_name: str | N
         return func if inner is func.__func__ else type(func)(inner)
     if not enabled() or getattr(func, WRAPPED, False):
         return func
+    if (reason := _not_a_boundary(func)) is not None:
+        tell(f"{op_name or infer_name(func)} is not recorded: {reason}")
+        return func
     return wrap(func, op_name or infer_name(func))
 
 
@@ -86,12 +90,16 @@ def wrap_method_with_debug_kernel_once(
         setattr(obj, method_name, _method_boundary(obj, method, op_name))
         setattr(obj, marker, True)
     except (AttributeError, TypeError) as error:
-        guard.tell(f"cannot attach to {op_name} ({error}); it is not recorded")
+        tell(f"cannot attach to {op_name} ({error}); it is not recorded")
     return obj
 
 
 def _method_boundary(obj: Any, method: Callable[..., Any], op_name: str) -> Any:
-    """A boundary that stays a method of ``obj``: in a deep copy of it, it is one of the copy."""
+    """A boundary that stays a method of ``obj``: in a deep copy of it, it is one of the copy.
+
+    The object then holds itself, and is freed by the garbage collector alone; a weak reference would leave a
+    method that outlives its object without it.
+    """
     if isinstance(method, MethodType) and method.__self__ is obj:
         func = method.__func__
         return method if getattr(func, WRAPPED, False) else MethodType(wrap(func, op_name, is_method=True), obj)
@@ -153,6 +161,19 @@ def wrap(
     setattr(boundary, WRAPPED, True)
     _functions[boundary] = func
     return boundary
+
+
+def _not_a_boundary(func: Callable[..., Any]) -> str | None:
+    """Why a function around ``func`` would not be what it is to the program, or None."""
+    if isinstance(func, type):
+        return "it is a class, which a function cannot stand for"
+    if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
+        return "it is asynchronous: its call is over before it has begun to run"
+    if inspect.isgeneratorfunction(func):
+        return "it is a generator function: its call is over before it has begun to run"
+    if hasattr(type(func), "__getitem__"):
+        return f"it is a {type(func).__name__}, which is launched by subscript"
+    return None if callable(func) else "it cannot be called"
 
 
 def infer_name(func: Callable[..., Any]) -> str:

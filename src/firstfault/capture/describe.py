@@ -12,7 +12,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import gc
+import inspect
 import math
+import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
@@ -36,7 +39,7 @@ MAX_REPR = 200
 MAX_TEXT = 1000
 """Characters of an object's ``repr`` and of a string that are kept."""
 MAX_LOOKED_AT = 1000
-REPR_DEPTH = 4
+REPR_DEPTH = 5
 """How many objects, and how deep, are looked at to tell whether a ``repr`` would print a tensor."""
 
 PathKey: TypeAlias = "int | str"
@@ -49,6 +52,7 @@ class Found:
     Attributes:
         path: how to get to it from the arguments or the result.
         tensor: itself, or its plain alias when it is of a subclass.
+        given: itself, whatever it is.
         described: its description.
         unreachable: why its values cannot be read one by one, if they cannot.
         whole: whether it can be copied and saved as a whole all the same (sparse, nested).
@@ -56,13 +60,17 @@ class Found:
 
     path: tuple[PathKey, ...]
     tensor: torch.Tensor
+    given: torch.Tensor
     described: schema.Tensor
     unreachable: str | None = None
     whole: bool = False
 
 
-Watched: TypeAlias = "tuple[tuple[PathKey, ...], torch.Tensor, int | None]"
-"""A tensor that a call may change in place: path, tensor, and torch's in-place counter before it, if kept."""
+Watched: TypeAlias = "tuple[tuple[PathKey, ...], weakref.ref[torch.Tensor], int | None]"
+"""A tensor that a call may change in place: path, tensor, and torch's in-place counter before it, if kept.
+
+Held weakly: a call may free its arguments, and count on their memory.
+"""
 
 
 def version(tensor: torch.Tensor) -> int | None:
@@ -72,16 +80,20 @@ def version(tensor: torch.Tensor) -> int | None:
 
 def watched(found: list[Found]) -> list[Watched]:
     """What tells later which of the tensors that a walk met were written to."""
-    return [(item.path, item.tensor, item.described.version) for item in found]
+    return [(item.path, weakref.ref(item.given), item.described.version) for item in found]
 
 
 def changed(watched: list[Watched], declared: Collection[int | str]) -> list[tuple[PathKey, ...]]:
     """Paths of the arguments that a call is declared to write to, or was seen to by torch's in-place counter."""
     return [
         path
-        for path, tensor, before in watched
-        if (declared and path[0] in declared) or (before is not None and tensor._version != before)
+        for path, reference, before in watched
+        if (declared and path[0] in declared) or (before is not None and _was_written_to(reference(), before))
     ]
+
+
+def _was_written_to(tensor: torch.Tensor | None, before: int) -> bool:
+    return tensor is not None and _version(tensor) != before
 
 
 class Walk:
@@ -138,7 +150,7 @@ def describe(value: Any, walk: Walk) -> schema.Value:
     try:
         return _other(value, walk) if describer is None else describer(value, walk)
     except Exception as error:  # raised by the object's own methods, or another thread is changing the container
-        return schema.Opaque(_class_name(value), why=f"describing it raised {_class_name(error)}")
+        return schema.Opaque(class_name(value), why=f"describing it raised {class_name(error)}")
 
 
 def plain_text(text: str) -> str:
@@ -168,7 +180,7 @@ def _string(value: str, walk: Walk) -> schema.Value:
 def _bytes(value: Any, walk: Walk) -> schema.Value:
     """``bytes`` and its like by their start: a ``repr`` of the whole could be of any size."""
     start = repr(bytes(memoryview(value).cast("B")[:MAX_REPR]))
-    return schema.Opaque(_class_name(value), repr=start, cut=max(0, memoryview(value).nbytes - MAX_REPR))
+    return schema.Opaque(class_name(value), repr=start, cut=max(0, memoryview(value).nbytes - MAX_REPR))
 
 
 # --- tensors
@@ -178,7 +190,7 @@ def _tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
     """A plain ``torch.Tensor`` or ``Parameter``."""
     try:
         offset: int = tensor.storage_offset()  # type: ignore[assignment]
-        ptr = tensor.data_ptr()
+        storage = storage_address(tensor)
         stride = tensor.stride()
         shape, dtype, device, itemsize, nbytes = _layout(tensor.shape, tensor.dtype, tensor.device)
         described = schema.Tensor(
@@ -187,8 +199,8 @@ def _tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
             device,
             stride,
             offset,
-            ptr,
-            ptr - offset * itemsize,
+            storage and storage + offset * itemsize,
+            storage,
             nbytes,
             tensor.is_contiguous(),
             tensor.requires_grad,
@@ -196,7 +208,7 @@ def _tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
         )
     except Exception:
         return _unusual_tensor(tensor, walk)
-    walk.found.append(Found(tuple(walk.path), tensor, described, _NO_VALUES if device == "meta" else None))
+    walk.found.append(Found(tuple(walk.path), tensor, tensor, described, _NO_VALUES if device == "meta" else None))
     return described
 
 
@@ -221,12 +233,14 @@ def _unusual_tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
             return default
 
     with torch._C.DisableTorchFunctionSubclass():
+        if not _is_nested(tensor) and any(type(extent) is not int for extent in _shape(tensor)):
+            return _symbolic_tensor(tensor, walk)
         dtype = _dtype(tensor)
         described = schema.Tensor(
             shape=read("shape", lambda: tuple(map(int, _shape(tensor))), ()),
             dtype=str(dtype),
             device=str(_device(tensor)),
-            stride=read("stride", lambda: tuple(map(int, _Base.stride(tensor))), None),
+            stride=read("stride", lambda: _stride(tensor), None),
             nbytes=read("nbytes", lambda: int(_Base.numel(tensor)) * dtype.itemsize, 0),
             contiguous=read("is_contiguous", lambda: bool(_Base.is_contiguous(tensor)), False),
             requires_grad=read("requires_grad", lambda: bool(_requires_grad(tensor)), False),
@@ -238,13 +252,28 @@ def _unusual_tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
         plain = tensor
         if unreachable is None:
             plain = _Base.detach(tensor)  # shares storage and version counter, runs no code of the subclass
-            described.offset, described.ptr = int(plain.storage_offset()), plain.data_ptr()
-            described.storage = described.ptr - described.offset * dtype.itemsize
-        walk.found.append(Found(tuple(walk.path), plain, described, unreachable, _is_whole(tensor)))
+            described.offset, described.storage = int(plain.storage_offset()), storage_address(plain)
+            described.ptr = described.storage and described.storage + described.offset * dtype.itemsize
+        walk.found.append(Found(tuple(walk.path), plain, tensor, described, unreachable, _is_whole(tensor)))
+    return described
+
+
+def _symbolic_tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
+    """A tensor whose shape is what the program is tracing; a look at a size as a number would fix it in its graph."""
+    described = schema.Tensor(
+        shape=tuple(extent if type(extent) is int else -1 for extent in _shape(tensor)),
+        dtype=str(_dtype(tensor)),
+        device=str(_device(tensor)),
+        contiguous=False,
+        kind=class_name(tensor),
+        missing=f"sizes, which are symbolic: {', '.join(map(str, _shape(tensor)))}",
+    )
+    walk.found.append(Found(tuple(walk.path), tensor, tensor, described, "symbolic sizes"))
     return described
 
 
 _Base: Any = torch._C.TensorBase
+_storage_address: Any = getattr(torch._C, "_data_address", lambda tensor: tensor.untyped_storage().data_ptr())
 _shape = _Base.shape.__get__
 _dtype = _Base.dtype.__get__
 _device = _Base.device.__get__
@@ -253,6 +282,11 @@ _requires_grad = _Base.requires_grad.__get__
 _version = _Base._version.__get__
 _is_nested = _Base.is_nested.__get__
 _is_quantized = _Base.is_quantized.__get__
+
+
+def _stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Torch gives sparse tensors strides of 0, which mean nothing."""
+    return tuple(map(int, _Base.stride(tensor))) if _own_layout(tensor) in _STRIDED else None
 
 
 def kind_of(tensor: torch.Tensor) -> str:
@@ -264,7 +298,7 @@ def kind_of(tensor: torch.Tensor) -> str:
         "nested": _is_nested(tensor),
         str(layout): layout != torch.strided,
     }
-    return ", ".join((_class_name(tensor), *(trait for trait, present in traits.items() if present)))
+    return ", ".join((class_name(tensor), *(trait for trait, present in traits.items() if present)))
 
 
 def values_unreachable(tensor: torch.Tensor) -> str | None:
@@ -279,8 +313,17 @@ def values_unreachable(tensor: torch.Tensor) -> str | None:
         return f"layout {_own_layout(tensor)}"
     if not _has_own_storage(tensor):
         plain = type(tensor) in _PLAIN_TENSORS
-        return "its storage has no address" if plain else f"tensor subclass {_class_name(tensor)}"
+        return "its storage has no address" if plain else f"tensor subclass {class_name(tensor)}"
     return None
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Where the storage of a tensor begins; 0 where it has no memory.
+
+    ``data_ptr`` would do, but gives a lazy copy (``torch._lazy_clone``) memory of its own.
+    """
+    address: int = _storage_address(tensor)
+    return address
 
 
 def storage_bytes_needed(tensor: torch.Tensor) -> int:
@@ -296,7 +339,7 @@ def _has_own_storage(tensor: torch.Tensor) -> bool:
     if hasattr(type(tensor), "__tensor_flatten__") or type(tensor).__torch_dispatch__ is not _NO_DISPATCH:
         return False
     try:
-        return bool(_Base.data_ptr(tensor) or _Base.numel(tensor) == 0)
+        return bool(storage_address(tensor) or _Base.numel(tensor) == 0)
     except Exception:
         return False
 
@@ -308,6 +351,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     return type(tensor) in _PLAIN_TENSORS or _own_layout(tensor) == torch.jagged
 
 
+_STRIDED = (torch.strided, torch._mkldnn)  # type: ignore[attr-defined]
 _NO_VALUES = "meta tensor has no values"
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
@@ -334,7 +378,7 @@ def _items(owner: Any, members: Iterable[Any], length: int, walk: Walk) -> schem
         walk.path.append(index)
         items.append(describe(item, walk))
         walk.path.pop()
-    return schema.Sequence(_class_name(owner), length, items)
+    return schema.Sequence(class_name(owner), length, items)
 
 
 def _mapping(value: dict[Any, Any], walk: Walk) -> schema.Value:
@@ -353,17 +397,17 @@ def _entries(owner: Any, entries: list[tuple[Any, Any]], walk: Walk, *, fields: 
         values.append(describe(item, walk))
         walk.path.pop()
     walk.cut += len(entries) - len(keys)
-    return schema.Mapping(_class_name(owner), len(entries), keys, values, fields)
+    return schema.Mapping(class_name(owner), len(entries), keys, values, fields)
 
 
 def _key(key: Any) -> str:
     parts = key if type(key) is tuple else (key,)
     if len(parts) > MAX_DEPTH or any(type(part) not in _SAFE_KEYS for part in parts):
-        return _class_name(key)
+        return class_name(key)
     try:
         return _start(repr(key))
     except ValueError:  # an integer beyond the digits that Python prints
-        return _class_name(key)
+        return class_name(key)
 
 
 def _start(text: str) -> str:
@@ -375,10 +419,10 @@ def _start(text: str) -> str:
 def _nested(value: Any, walk: Walk, build: Callable[[], schema.Value]) -> schema.Value:
     """Guard one level of nesting against cycles and depth."""
     if id(value) in walk.active:
-        return schema.Opaque(_class_name(value), why="it contains itself")
+        return schema.Opaque(class_name(value), why="it contains itself")
     if len(walk.path) > MAX_DEPTH:
         walk.cut += 1
-        return schema.Opaque(_class_name(value), why=f"nested more than {MAX_DEPTH} deep")
+        return schema.Opaque(class_name(value), why=f"nested more than {MAX_DEPTH} deep")
     walk.active.add(id(value))
     try:
         return build()
@@ -387,7 +431,7 @@ def _nested(value: Any, walk: Walk, build: Callable[[], schema.Value]) -> schema
 
 
 def _safe_repr(value: Any, walk: Walk) -> schema.Value:
-    return schema.Opaque(_class_name(value), repr=repr(value))
+    return schema.Opaque(class_name(value), repr=repr(value))
 
 
 def _other(value: Any, walk: Walk) -> schema.Value:
@@ -399,7 +443,7 @@ def _other(value: Any, walk: Walk) -> schema.Value:
     if issubclass(kind, torch.Tensor):
         return _unusual_tensor(value, walk)
     if issubclass(kind, enum.Enum):
-        return schema.Opaque(_class_name(value), repr=_start(f"{_class_name(value)}.{value.name}"))
+        return schema.Opaque(class_name(value), repr=_start(f"{class_name(value)}.{value.name}"))
     for base, exact in _EXACT.items():
         if issubclass(kind, base):
             return describe(exact(value), walk)
@@ -424,22 +468,26 @@ def _fields(value: Any, walk: Walk) -> schema.Value:
 
 def _module(module: torch.nn.Module) -> schema.Opaque:
     """A module by its own line of ``repr``, without those of the modules inside it."""
-    name = _class_name(module)
+    name = class_name(module)
     if guard.graph_capture_active():  # some print their scales, which reads them
         return schema.Opaque(name, why=CAPTURE_SKIP)
     try:
         inside = "..." if module._modules else ""
         own = ", ".join(filter(None, (module.extra_repr().replace("\n", ", "), inside)))
     except Exception as error:
-        return schema.Opaque(name, why=f"extra_repr raised {_class_name(error)}")
+        return schema.Opaque(name, why=f"extra_repr raised {class_name(error)}")
     return _shortened(name, f"{name}({own})")
 
 
 def _object(value: Any) -> schema.Opaque:
     """Anything else: its array-like attributes, else the start of its ``repr``."""
-    name = _class_name(value)
+    name = class_name(value)
+    if _is_numpy_scalar(value):
+        return schema.Opaque(name, repr=_start(str(value)))
     if issubclass(type(value), Proxy):
         return schema.Opaque(name, why="to look at it would add to the graph that torch.fx is tracing")
+    if issubclass(type(value), type):
+        return schema.Opaque(name, repr=_start(f"<class {value.__module__}.{_type_name(value)}>"))
     arraylike = {attribute: _attribute(value, attribute) for attribute in ("shape", "dtype", "device")}
     if any(text is not None for text in arraylike.values()):
         return schema.Opaque(name, None, arraylike["shape"], arraylike["dtype"], arraylike["device"])
@@ -450,12 +498,20 @@ def _object(value: Any) -> schema.Opaque:
     try:
         return _shortened(name, repr(value))
     except Exception as error:
-        return schema.Opaque(name, why=f"repr raised {_class_name(error)}")
+        return schema.Opaque(name, why=f"repr raised {class_name(error)}")
+
+
+def _is_numpy_scalar(value: Any) -> bool:
+    """Whether a value is one of numpy's numbers, which look like arrays without dimensions."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(type(value), numpy.generic)
 
 
 def _attribute(value: Any, attribute: str) -> str | None:
     try:
-        found = getattr(value, attribute, None)
+        # What is not there by itself is not asked for: ``__getattr__`` may load a model, or call another process.
+        there = inspect.getattr_static(value, attribute, None) is not None
+        found = getattr(value, attribute, None) if there else None
         return None if found is None or _prints_tensors(found) else _start(str(found))
     except Exception:
         return None
@@ -478,7 +534,8 @@ def _shortened(name: str, text: str) -> schema.Opaque:
     return schema.Opaque(name, repr=text[:MAX_REPR], cut=max(0, len(text) - MAX_REPR))
 
 
-def _class_name(value: Any) -> str:
+def class_name(value: Any) -> str:
+    """The name of a value's class, past what its metaclass may put in the place of ``__name__``."""
     return plain_text(_type_name(type(value)))
 
 

@@ -29,7 +29,7 @@ import msgspec
 import torch
 
 from firstfault.capture import archive, snapshot
-from firstfault.capture.describe import Found, PathKey, plain_text
+from firstfault.capture.describe import Found, PathKey, class_name, plain_text
 from firstfault.capture.guard import message_of
 from firstfault.record import layout, schema
 from firstfault.settings import Settings
@@ -217,7 +217,7 @@ class OpenDump:
             OSError: the system refused to write it; the dump still says that the inputs were saved.
         """
         self._metadata["execution_status"] = "exception"
-        self._metadata["exception"] = {"type": type(error).__name__, "message": message_of(error)}
+        self._metadata["exception"] = {"type": class_name(error), "message": message_of(error)}
         self._close()
 
     def _changed(self) -> tuple[list[str], dict[str, str]]:

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+
+from firstfault.capture import cuda
+from firstfault.errors import tell
 
 LONGEST_MESSAGE = 10_000
 _reported: set[str] = set()
@@ -29,10 +31,15 @@ def internal_error(where: str, error: Exception) -> None:
     tell(f"error in {where}, recording goes on: {type(error).__name__}: {error}")
 
 
-def tell(message: str) -> None:
-    """One line to the user on stderr, if there is one that can be written to."""
-    with contextlib.suppress(Exception):
-        print(f"firstfault: {message}", file=sys.stderr, flush=True)
+def reading() -> AbstractContextManager[Any]:
+    """``unseen``, for what also reads values: it must not end the capture of a graph that another thread is in."""
+    return _unseen_and_relaxed() if torch.cuda.is_initialized() else unseen()
+
+
+@contextlib.contextmanager
+def _unseen_and_relaxed() -> Iterator[None]:
+    with unseen(), cuda.relaxed_capture():
+        yield
 
 
 def unseen() -> AbstractContextManager[Any]:

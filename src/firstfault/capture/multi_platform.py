@@ -9,7 +9,9 @@ A call is recorded under the class's own name, ``RMSNorm.forward``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -26,8 +28,7 @@ class CustomOp(torch.nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if boundary.enabled():
-            # An inherited one is taken out of its boundary, so that each class records under its own name.
-            forward = cls.forward if "forward" in vars(cls) else boundary.function_of(cls.forward)
+            forward = vars(cls).get("forward") or _inherited(cls)
             name = f"{cls.__name__}.forward"
             cls.forward = boundary.debug_kernel_api(forward, op_name=name)  # type: ignore[method-assign]
 
@@ -79,6 +80,22 @@ class CustomOp(torch.nn.Module):
     def forward_oot(self, *args: Any, **kwargs: Any) -> Any:
         """The implementation for platforms outside this list."""
         return self.forward_native(*args, **kwargs)
+
+
+def _inherited(cls: type[CustomOp]) -> Callable[..., Any]:
+    """A ``forward`` for a class without one, so that it records under its own name; it runs the one it inherits.
+
+    Which that is is looked up at each call, as it is without us: the class may have several bases, and a base may
+    be patched later.
+    """
+
+    def forward(self: CustomOp, *args: Any, **kwargs: Any) -> Any:
+        found = super(cls, self).forward
+        if not isinstance(found, MethodType):
+            return found(*args, **kwargs)
+        return boundary.function_of(found.__func__)(self, *args, **kwargs)  # past its boundary: this is the same call
+
+    return functools.update_wrapper(forward, cls.forward, updated=())
 
 
 def platform() -> str:

@@ -13,19 +13,23 @@ import ctypes
 import mmap
 import os
 import struct
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from firstfault.record import layout, progress
+from firstfault.capture import cuda
+from firstfault.record import layout, marker_files, progress
 from firstfault.record.layout import PRIVATE_FILE
 
 _DEVICE_MAP = 0x02  # CU_MEMHOSTREGISTER_DEVICEMAP
 _PORTABLE = 0x01  # CU_MEMHOSTREGISTER_PORTABLE: for every context of the process
 _ENQUEUED = struct.Struct("<Q")
 _CUDA_SUCCESS = 0
+NOWHERE = (-1, 0)
 
 
 class MarkersUnavailable(Exception):
@@ -42,11 +46,11 @@ class Driver(Protocol):
             MarkersUnavailable: the driver refused.
         """
 
-    def write(self, stream: int, address: int, value: int) -> None:
-        """Enqueue a write of a 32-bit word on a stream; a dead context takes none, and that is no error."""
+    def write(self, stream: int, address: int, value: int) -> int:
+        """Enqueue a write of a 32-bit word on a stream; 0, or the driver's error: a dead context takes none."""
 
     def current(self) -> tuple[int, int]:
-        """The current device and the handle of its current stream."""
+        """The current device and the handle of its current stream; ``NOWHERE`` where no marker can be written."""
 
 
 class CudaDriver:
@@ -54,19 +58,21 @@ class CudaDriver:
 
     def __init__(self) -> None:
         try:
-            self._cuda = ctypes.CDLL("libcuda.so.1")
+            self._cuda = cuda.driver()
             write = self._cuda.cuStreamWriteValue32_v2
-        except (OSError, AttributeError) as error:
+        except AttributeError as error:
             raise MarkersUnavailable(f"the CUDA driver cannot be used ({error})") from error
         write.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
         self._write: Any = write
         self._device: Any = torch._C._cuda_getDevice
         self._stream: Any = torch._C._cuda_getCurrentRawStream
+        self._capturing: Any = torch._C._cuda_isCurrentStreamCapturing
 
     def register(self, address: int, size: int) -> int:
         """Map host memory for the device; its address there."""
         flags = _DEVICE_MAP | _PORTABLE
-        status = self._cuda.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
+        with cuda.relaxed_capture():
+            status = self._cuda.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
         if status != _CUDA_SUCCESS:
             raise MarkersUnavailable(f"cuMemHostRegister failed with error {status}")
         device = ctypes.c_uint64()
@@ -75,14 +81,28 @@ class CudaDriver:
             raise MarkersUnavailable(f"cuMemHostGetDevicePointer failed with error {status}")
         return device.value
 
-    def write(self, stream: int, address: int, value: int) -> None:
-        """Enqueue a write of a 32-bit word on a stream; a dead context takes none, and that is no error."""
-        self._write(stream, address, value, 0)
+    def write(self, stream: int, address: int, value: int) -> int:
+        """Enqueue a write of a 32-bit word on a stream; 0, or the driver's error: a dead context takes none."""
+        status: int = self._write(stream, address, value, 0)
+        return status
 
     def current(self) -> tuple[int, int]:
-        """The current device and the handle of its current stream."""
-        device = self._device()
-        return device, self._stream(device)
+        """The current device and the handle of its current stream; device -1 while that is captured.
+
+        What is captured has not run. Once a device has failed the question about capture itself raises.
+        """
+        try:
+            if self._capturing():
+                return NOWHERE
+            device = self._device()
+            return device, self._stream(device)
+        except RuntimeError:
+            return NOWHERE
+
+
+class _Slot(NamedTuple):
+    offset: int
+    lock: threading.Lock
 
 
 class Markers:
@@ -97,7 +117,8 @@ class Markers:
         self.path = path
         self._folder = folder.absolute()
         self._driver = driver
-        self._slots: dict[tuple[int, int], int] = {}
+        self._slots: dict[tuple[int, int], _Slot] = {}
+        self._taking = threading.Lock()
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
             try:
@@ -112,59 +133,63 @@ class Markers:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
         self._base = driver.register(address, progress.PAGE_BYTES)
 
-    def place(self) -> tuple[int, int]:
-        """The current device and stream, or device -1 while a graph is captured: what is captured has not run."""
-        return (-1, 0) if torch._C._cuda_isCurrentStreamCapturing() else self._driver.current()
+        self.place = driver.current
 
-    def begin(self, call: int, place: tuple[int, int]) -> None:
-        """Mark that a call begins."""
-        self._mark(*place, progress.begin_marker(call))
+    def begin(self, call: int, device: int, stream: int) -> None:
+        """Mark that a call begins on a stream."""
+        self._mark(device, stream, progress.begin_marker(call))
 
-    def end(self, call: int, place: tuple[int, int]) -> None:
+    def end(self, call: int, device: int, stream: int) -> None:
         """Mark that a call has ended."""
-        self._mark(*place, progress.end_marker(call))
+        self._mark(device, stream, progress.end_marker(call))
 
-    def close(self) -> None:
+    def keep(self) -> None:
         """Leave the page in the recording, and take its name from shared memory.
 
         An uncaught device error ends a process in order: what its device had not completed must be kept then too.
         """
-        fd = os.open(self._folder / layout.PROGRESS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
-        try:
-            os.write(fd, self._page[:])
-        finally:
-            os.close(fd)
+        marker_files.keep(self._page[:], self._folder)
         self.path.unlink(missing_ok=True)
 
     def _mark(self, device: int, stream: int, marker: int) -> None:
         if device < 0:
             return
-        offset = self._slots.get((device, stream)) or self._slot(device, stream)
-        if offset < 0:
+        slot = self._slots.get((device, stream)) or self._slot(device, stream)
+        if slot.offset < 0:
             return
-        _ENQUEUED.pack_into(self._page, offset + progress.ENQUEUED_OFFSET, marker)
-        self._driver.write(stream, self._base + offset + progress.REACHED_OFFSET, marker & 0xFFFFFFFF)
+        with slot.lock:  # two threads on one stream: what was enqueued last must be what is written last
+            _ENQUEUED.pack_into(self._page, slot.offset + progress.ENQUEUED_OFFSET, marker)
+            self._driver.write(stream, self._base + slot.offset + progress.REACHED_OFFSET, marker & 0xFFFFFFFF)
 
-    def _slot(self, device: int, stream: int) -> int:
-        """Take the next slot for a stream; -1 when all are taken."""
-        index = len(self._slots)
-        if index >= progress.SLOTS:
-            return -1
-        offset = progress.slot_offset(index)
-        taken = progress.slot(device, progress.STREAM, stream)
-        self._page[offset : offset + len(taken)] = taken
-        self._slots[device, stream] = offset
-        self._page[: len(self._header())] = self._header()
-        return offset
+    def _slot(self, device: int, stream: int) -> _Slot:
+        """Take the next slot for a stream; an offset of -1 when all are taken."""
+        with self._taking:
+            if (taken := self._slots.get((device, stream))) is not None:  # by another thread, just now
+                return taken
+            index = len(self._slots)
+            if index >= progress.SLOTS:
+                return _Slot(-1, self._taking)
+            offset = progress.slot_offset(index)
+            fresh = progress.slot(device, progress.STREAM, stream)
+            self._page[offset : offset + len(fresh)] = fresh
+            slot = self._slots[device, stream] = _Slot(offset, threading.Lock())
+            self._page[: len(self._header())] = self._header()
+            return slot
 
     def _header(self) -> bytes:
-        return progress.header(os.getpid(), self._started, str(self._folder), len(self._slots))
+        namespace = marker_files.pid_namespace()
+        return progress.header(os.getpid(), self._started, str(self._folder), len(self._slots), namespace)
 
 
-def open_markers(folder: Path) -> Markers:
-    """The marker page of the process whose folder in the recording is ``folder``.
+def open_markers(folder: Path) -> Markers | None:
+    """The marker page of the process whose folder in the recording is ``folder``; None where it is too early for it.
 
     Raises:
         MarkersUnavailable: shared memory or the driver refused.
     """
-    return Markers(layout.marker_page(folder), folder, CudaDriver())
+    driver = CudaDriver()
+    if not cuda.has_context() or driver.current() == NOWHERE:
+        return None
+    with suppress(OSError):
+        marker_files.collect()  # what processes left that were killed without anyone to see to it
+    return Markers(layout.marker_page(folder), folder, driver)

@@ -18,19 +18,18 @@ import sys
 import threading
 import time
 from collections.abc import Collection
-from functools import lru_cache
-from types import CodeType, FrameType
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from firstfault import settings
 from firstfault.capture import describe, dump, guard, progress, stats, text_only, writers
+from firstfault.capture.sites import site_of
 from firstfault.record import schema
 from firstfault.settings import Level, Settings
 
-_FRAMES_TO_CALLER = 3  # this method, the function that calls it, the boundary
-_TORCH_CALLERS = ("torch/nn/modules/module.py", "torch/_ops.py", "firstfault/capture/targets/nn_module.py")
+_FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
 
 
 class Thread:
@@ -58,6 +57,7 @@ class Recorder:
         # Plain flags: a comparison of enum members costs a microsecond where the code is cold.
         self.describes = chosen.level >= Level.METADATA
         self.reads_values = chosen.level >= Level.STATISTICS
+        self.hidden = guard.reading if self.reads_values else guard.unseen
         self.threads = _Threads()
         self._pid = os.getpid()
         self._count = itertools.count(1)
@@ -87,32 +87,33 @@ class Recorder:
         calls = thread.calls
         record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
         if self._record is not None:
-            record.site = _site(sys._getframe(_FRAMES_TO_CALLER))
+            record.site = site_of(sys._getframe(_FRAMES_TO_BOUNDARY).f_back)
         call = OpenCall(self, n, op, thread)
         markers = self._markers or self._open_markers()
         if markers is not None:
-            record.device, record.stream = place = markers.place()
+            call.markers = markers
+            record.device, record.stream = markers.place()
+        calls.append(call)
         if not self.describes:
             for writer in self.writers:
                 writer.call(record)
         else:
-            with guard.unseen():
+            with self.hidden():
                 self._describe_inputs(call, record, args, kwargs)
         if markers is not None:
-            call.markers = markers
-            markers.begin(n, place)
-        calls.append(call)
+            markers.begin(n, record.device, record.stream)
         return call
 
     def _open_markers(self) -> progress.Markers | None:
         """The marker page, once the program uses CUDA; one note where it cannot be had."""
         if not self._wants_markers or not torch.cuda.is_initialized():
             return None
-        self._wants_markers = False
         try:
             assert self._folder is not None
             self._markers = progress.open_markers(self._folder)
+            self._wants_markers = self._markers is None  # not just now: tried again at the next call
         except (progress.MarkersUnavailable, OSError) as reason:
+            self._wants_markers = False
             self.note("markers", f"no progress markers: {reason}")
         return self._markers
 
@@ -129,21 +130,23 @@ class Recorder:
             writer.dumped(record)
 
     def end(self) -> None:
-        """Write that the process ends by itself."""
-        if self._record is not None and self._pid == os.getpid():
-            self._record.end(schema.End(time.time_ns(), self._begun))
-            self.writers.remove(self._record)
-            self._record = None
-        if self._markers is not None and self._pid == os.getpid():
-            self._markers.close()
-            self._markers = None
+        """Write that the process ends by itself; what its last handlers still call is recorded after that."""
+        if self._pid != os.getpid():
+            return
+        try:
+            if self._record is not None:
+                self._record.end(schema.End(time.time_ns(), self._begun))
+            if self._markers is not None:
+                self._markers.keep()
+        except Exception as error:
+            guard.internal_error("ending the recording", error)
 
     def close(self) -> None:
         """Give the files back without a word, as a forked child does with those of its parent."""
-        for writer in self.writers:
-            writer.close()
-        self.writers = []
-        self._record = None
+        closing, self.writers, self._record = self.writers, [], None
+        for writer in closing:
+            with suppress(OSError):
+                writer.close()
 
     def _describe_inputs(
         self, call: OpenCall, record: schema.Call, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -170,8 +173,8 @@ class Recorder:
             return None
         try:
             opened = dumper.begin(record, walk.found, walk.cut)
-        except (dump.Skipped, OSError, RuntimeError) as reason_not:
-            self.dumped(record.n, "inputs", skipped=str(reason_not))
+        except Exception as error:
+            self.dumped(record.n, "inputs", skipped=_why_not_dumped(error))
             return None
         self.dumped(record.n, "inputs", str(opened.folder), opened.nbytes)
         return opened
@@ -199,7 +202,7 @@ class OpenCall:
             return
         thread.busy = True
         try:
-            with guard.unseen():
+            with recorder.hidden():
                 self._returned(recorder, result)
         except Exception as error:
             guard.internal_error("recording a return", error)
@@ -214,7 +217,10 @@ class OpenCall:
         thread.busy = True
         try:
             message = guard.message_of(error)
-            record = schema.Raise(self.n, time.time_ns(), type(error).__name__, message, thread.tid)
+            record = schema.Raise(self.n, time.time_ns(), describe.class_name(error), message, thread.tid)
+            if self.markers is not None:
+                record.device, record.stream = self.markers.place()
+                self.markers.end(self.n, record.device, record.stream)
             for writer in recorder.writers:
                 writer.raised(record, self.op)
             if self.dump is not None:
@@ -227,8 +233,8 @@ class OpenCall:
     def _returned(self, recorder: Recorder, result: Any) -> None:
         record = schema.Return(self.n, time.time_ns(), self._thread.tid)
         if self.markers is not None:
-            record.device, record.stream = place = self.markers.place()
-            self.markers.end(self.n, place)
+            record.device, record.stream = self.markers.place()
+            self.markers.end(self.n, record.device, record.stream)
         if recorder.describes:
             walk = describe.Walk(dump=self.dump is not None)
             record.described = True
@@ -248,8 +254,8 @@ class OpenCall:
         before = opened.nbytes
         try:
             changed = opened.finish(record.out, walk.found, walk.cut)
-        except (dump.Skipped, OSError, RuntimeError) as reason:
-            recorder.dumped(self.n, "outputs", skipped=str(reason))
+        except Exception as error:
+            recorder.dumped(self.n, "outputs", skipped=_why_not_dumped(error))
             return []
         recorder.dumped(self.n, "outputs", str(opened.folder), opened.nbytes - before)
         return changed
@@ -278,15 +284,21 @@ def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     Called by the boundary itself: whoever called that is where the call was made.
     """
     recorder = _current or _recorder()
+    if recorder is None:
+        return None
     thread = recorder.threads.current
-    if thread.busy:
+    if thread.busy:  # recording itself, or a signal handler or ``__del__`` in the middle of it
         return None
     thread.busy = True
+    depth = len(thread.calls)
     try:
         if recorder.text_only is not None:
             return recorder.text_only.begin(thread, op, args, kwargs)
         return recorder.begin(thread, op, target, args, kwargs)
-    except Exception as error:
+    except BaseException as error:
+        del thread.calls[depth:]
+        if not isinstance(error, Exception):  # an interrupt, which is the program's
+            raise
         guard.internal_error("recording a call", error)
         return None
     finally:
@@ -295,26 +307,42 @@ def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def note(code: str, message: str) -> None:
     """Write a note into the recording of this process."""
-    _recorder().note(code, message)
+    try:
+        if (recorder := _current or _recorder()) is not None:
+            recorder.note(code, message)
+    except Exception as error:
+        guard.internal_error("writing a note", error)
 
 
 _current: Recorder | None = None
 _opening = threading.Lock()
+_opening_in: set[int] = set()
+"""Threads that are opening the recorder: a signal handler or ``__del__`` may call a boundary in the middle of it."""
 
 
-def _recorder() -> Recorder:
-    """The recorder of this process, opened at its first call."""
-    global _current
-    if _current is None:
+def _recorder() -> Recorder | None:
+    """The recorder of this process, opened at its first call; None for a call made by opening it."""
+    thread = threading.get_ident()
+    if thread in _opening_in:
+        return None
+    _opening_in.add(thread)
+    try:
         with _opening:
-            if _current is None:
-                try:
-                    _current = Recorder(settings.current())
-                except Exception as error:
-                    guard.internal_error("opening the recording, which stays off", error)
-                    _current = Recorder(Settings())
-                _end_with_process(_current)
-    return _current
+            return _current or _open()
+    finally:
+        _opening_in.discard(thread)
+
+
+def _open() -> Recorder:
+    global _current
+    try:
+        opened = Recorder(settings.current())
+    except Exception as error:
+        guard.internal_error("opening the recording, which stays off", error)
+        opened = Recorder(Settings())
+    _end_with_process(opened)
+    _current = opened
+    return opened
 
 
 def _end_with_process(recorder: Recorder) -> None:
@@ -328,21 +356,17 @@ def _after_fork_in_child() -> None:
     """Leave the parent's recording alone; the child opens its own at its first call."""
     global _current, _opening
     _opening = threading.Lock()
-    if _current is not None:
-        _current.close()
-        _current = None
+    _opening_in.clear()
+    parents, _current = _current, None
+    if parents is not None:
+        parents.close()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _site(frame: FrameType | None) -> str:
-    """Where the call was made, as ``file:line``; torch's own frames between module and forward are passed over."""
-    while frame is not None and frame.f_code.co_filename.endswith(_TORCH_CALLERS):
-        frame = frame.f_back
-    return _file_line(frame.f_code, frame.f_lineno) if frame is not None else ""
-
-
-@lru_cache(maxsize=4096)
-def _file_line(code: CodeType, line: int) -> str:
-    return describe.plain_text(f"{code.co_filename}:{line}")
+def _why_not_dumped(reason: Exception) -> str:
+    """The reason of a dump that was not made; the call itself goes on being recorded."""
+    if not isinstance(reason, (dump.Skipped, OSError, RuntimeError)):
+        guard.internal_error("saving a dump", reason)
+    return guard.message_of(reason)

@@ -40,12 +40,16 @@ class Layout(Generic[Text]):
 
     Attributes:
         tensors: picks the tensors among the values.
+        distinct: picks them once each.
+        again: pairs of values that are one and the same tensor.
         text: the text of it.
     """
 
     types: tuple[type, ...]
     names: tuple[str, ...]
     tensors: _Picked
+    distinct: _Picked
+    again: tuple[tuple[int, int], ...]
     others: _Picked
     values: tuple[Any, ...]
     looks_the_same: Callable[..., bool]
@@ -73,10 +77,12 @@ class Repeats(Generic[Text]):
         for layout in layouts:
             if layout.types != types or layout.names != names:
                 continue
-            tensors = layout.tensors(values)
+            tensors = layout.distinct(values)
             for tensor in tensors:
                 if tensor.layout is not _strided or tensor.is_nested:  # see _has_strides; a call would cost as much
                     return None
+            if layout.again and not all(values[one] is values[other] for one, other in layout.again):
+                continue
             if layout.looks_the_same(*tensors) and layout.others(values) == layout.values:
                 if layout is not layouts[0]:  # a new list: another thread may be going through the old one
                     self._layouts[op] = [layout, *(other for other in layouts if other is not layout)]
@@ -88,13 +94,17 @@ class Repeats(Generic[Text]):
         types = tuple(map(type, values))
         if _Guards is None or len(values) > MOST_VALUES or not all(map(_comparable, values)):
             return
-        tensors = _picker([index for index, kind in enumerate(types) if kind in _PLAIN])
+        tensors = [index for index, kind in enumerate(types) if kind in _PLAIN]
+        # Torch's guards take no tensor twice, as attention is given one for query, key and value.
+        first = {id(values[index]): index for index in reversed(tensors)}
+        again = tuple((first[id(values[index])], index) for index in tensors if first[id(values[index])] != index)
+        distinct = _picker(sorted(first.values()))
         others = _picker([index for index, kind in enumerate(types) if kind not in _PLAIN])
         try:
-            same = _guard(tensors(values))
+            same = _guard(distinct(values))
         except RuntimeError:  # no strides: sparse, nested
             return
-        layout = Layout(types, names, tensors, others, others(values), same, text)
+        layout = Layout(types, names, _picker(tensors), distinct, again, others, others(values), same, text)
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
 
 

@@ -6,6 +6,7 @@ From level 5 on what a layout prints as is the same at each call but for the val
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -46,5 +47,7 @@ class Template:
 
     def watched(self, tensors: tuple[torch.Tensor, ...]) -> list[describe.Watched]:
         """What tells later which of the tensors were written to."""
-        versions = map(describe.version, tensors)
-        return list(zip(self._paths, tensors, versions, strict=True))
+        return [
+            (path, weakref.ref(tensor), describe.version(tensor))
+            for path, tensor in zip(self._paths, tensors, strict=True)
+        ]

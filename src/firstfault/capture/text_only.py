@@ -74,7 +74,7 @@ class TextCall:
         try:
             if not self._text.closed:  # begun in the process that this one was forked from
                 tid = threading.get_native_id()
-                record = schema.Raise(0, time.time_ns(), type(error).__name__, guard.message_of(error), tid)
+                record = schema.Raise(0, time.time_ns(), describe.class_name(error), guard.message_of(error), tid)
                 self._text.raised(record, self.op)
         except Exception as internal:
             guard.internal_error("recording an exception", internal)
@@ -130,7 +130,7 @@ class WithValues:
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         call = DescribedCall(self, thread, op, len(args), names)
         layout = self._inputs.find(op, values, names)
-        with guard.unseen():
+        with guard.reading():
             if layout is not None and not stats.out_of_reach():
                 tensors = layout.tensors(values)
                 call.watched = layout.text.watched(tensors)
@@ -147,7 +147,7 @@ class WithValues:
         """Write a result, and which arguments changed in place."""
         values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
         layout = self._outputs.find(call.op, values, names)
-        with guard.unseen():
+        with guard.reading():
             changed = describe.changed(call.watched, call.mutates)
             if layout is not None and not stats.out_of_reach():
                 output = layout.text.filled(layout.tensors(values))

@@ -6,6 +6,7 @@ tries again at the next record; it never raises.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import sys
@@ -17,11 +18,13 @@ from typing import Protocol
 
 import firstfault
 from firstfault import peers, settings
-from firstfault.capture.guard import tell
+from firstfault.errors import tell
 from firstfault.record import codec, layout, schema, text_log
-from firstfault.record.sinks.append_file import AppendFile
+from firstfault.record.sinks.append_file import AppendFile, make_private
 from firstfault.record.sinks.segments import Segments
 from firstfault.record.sinks.stream import Stream
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Sink(Protocol):
@@ -166,6 +169,8 @@ class RecordWriter:
         self._sink = sink
         self._folder = folder
         self._losses = _Losses(str(folder))
+        self._untold = False
+        """Whether records were lost since that was last written."""
         self._full = False
 
     def call(self, record: schema.Call) -> None:
@@ -198,11 +203,10 @@ class RecordWriter:
         self._write(record)
 
     def end(self, record: schema.End) -> None:
-        """Write the end, and give the files back."""
-        if not self._write(record):
+        """Write the end; the files stay open for what the program's last handlers still call."""
+        if not self._write(record) and self._full:
             self._losses.lost -= 1
             self._write_last(record)
-        self._sink.close()
 
     def close(self) -> None:
         """Give the files back."""
@@ -214,14 +218,15 @@ class RecordWriter:
             self._sink.write(codec.encode(record))
         except (OSError, ValueError) as error:
             self._losses.add(error)
-            if not self._full:
+            self._untold = True
+            if not self._full and isinstance(error, OSError) and error.errno in _NO_ROOM:
                 self._full = True
                 self._write_last()
             return False
-        if self._full:
+        if self._untold:
             with suppress(OSError, ValueError):
                 self._sink.write(self._confession())
-                self._full = False
+                self._untold = self._full = False
         return True
 
     def _write_last(self, *records: schema.Record) -> None:
@@ -231,7 +236,7 @@ class RecordWriter:
 
     def _confession(self) -> bytes:
         """The note of what the record lacks by now, as of the last that was lost."""
-        message = "records could not be written (disk full or file gone)"
+        message = "records could not be written (disk full)"
         return codec.encode(schema.Note(self._losses.last_at, "lost", message, count=self._losses.lost))
 
 
@@ -251,7 +256,7 @@ def open_text(chosen: settings.Settings) -> TextWriter | None:
     except OSError as error:
         tell(f"cannot write the text log to {path}: {error.strerror}. Choose another FIRSTFAULT_LOGDEST.")
         return None
-    return TextWriter(sink, str(path), shared=sink.started_at > 0)
+    return TextWriter(sink, str(path), shared=not sink.is_new)
 
 
 def open_record(chosen: settings.Settings) -> tuple[RecordWriter, Path] | None:
@@ -259,12 +264,26 @@ def open_record(chosen: settings.Settings) -> tuple[RecordWriter, Path] | None:
     if chosen.recording is None:
         return None
     try:
-        folder = layout.process_folder(chosen.recording, host_name(), os.getpid())
+        folder = _own_folder(chosen.recording)
         sink = Segments(folder, _header(chosen))
     except OSError as error:
         tell(f"cannot record to {chosen.recording}: {error.strerror}. Choose another FIRSTFAULT_DIR.")
         return None
     return RecordWriter(sink, folder), folder
+
+
+def _own_folder(recording: Path) -> Path:
+    """Make the folder of this process, whose id a process of another container may have had at the same moment.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    make_private(recording)
+    while True:
+        folder = layout.process_folder(recording, host_name(), os.getpid())
+        with suppress(FileExistsError):
+            os.mkdir(folder, layout.PRIVATE_FOLDER)
+            return folder
 
 
 def dump_folder(chosen: settings.Settings, process_folder: Path | None) -> Path:

@@ -9,11 +9,11 @@ culprit, the first call in stream order whose device work began and did not comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from firstfault.read.marks import Order
+from firstfault.read.marks import MOST_AHEAD, Order
 from firstfault.record import progress
 
 
@@ -24,6 +24,9 @@ class Reach(str, Enum):
     IN_CALL = "in a call"
     UNRECORDED = "in unrecorded work"
     CANNOT_TELL = "could not tell"
+
+
+_LIKELIEST = [Reach.IN_CALL, Reach.UNRECORDED, Reach.CANNOT_TELL, Reach.CAUGHT_UP]
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,13 @@ class Position:
 
 
 def positions(page: progress.Page, order: Order) -> list[Position]:
-    """Where every stream stood, those that had not caught up first, in the order of their culprits."""
+    """Where every stream stood, the likeliest culprit first.
+
+    A call that began and did not complete comes before streams that stand between calls: once a context is dead
+    those no longer move either, whatever they were doing.
+    """
     found = [_position(slot, order) for slot in page.slots if slot.kind == progress.STREAM and slot.enqueued]
-    return sorted(found, key=lambda position: (position.reach is Reach.CAUGHT_UP, position.call))
+    return sorted(found, key=lambda position: (_LIKELIEST.index(position.reach), position.call))
 
 
 def _position(slot: progress.Slot, order: Order) -> Position:
@@ -56,30 +63,38 @@ def _position(slot: progress.Slot, order: Order) -> Position:
     if slot.caught_up:
         return Position(slot.device, slot.handle, Reach.CAUGHT_UP, host, host)
     markers = list(order.streams.get((slot.device, slot.handle), ()))
-    if not slot.reached and markers[:1] == [progress.begin_marker(1)]:
+    if not slot.reached and _is_first(markers):
         return Position(slot.device, slot.handle, Reach.UNRECORDED, 0, host)  # not even the first was reached
     call, side = progress.call_of(slot.reached, slot.enqueued)
     reached = progress.end_marker(call) if side == "end" else progress.begin_marker(call)
     if reached not in markers:
         return Position(slot.device, slot.handle, Reach.CANNOT_TELL, call, host)
-    return _after(slot, markers, markers.index(reached), host)
+    return _after(slot, markers, markers.index(reached), order.ended, host)
 
 
-def _after(slot: progress.Slot, markers: list[int], index: int, host: int) -> Position:
+def _is_first(markers: list[int]) -> bool:
+    """Whether the first marker that a stream ever had is among them: no older ones were forgotten."""
+    return 0 < len(markers) < MOST_AHEAD
+
+
+def _after(slot: progress.Slot, markers: list[int], index: int, elsewhere: Collection[int], host: int) -> Position:
     """What lies between the marker that was reached and the next, which was not."""
     reached = markers[index]
     call, ended = reached >> 1, bool(reached & 1)
-    if not ended:
+    if not ended and call not in elsewhere:
         return Position(slot.device, slot.handle, Reach.IN_CALL, call, host)
-    enclosing = _enclosing(markers, index)
+    enclosing = _enclosing(markers, index, elsewhere)
     if enclosing:
         return Position(slot.device, slot.handle, Reach.IN_CALL, enclosing, host)
     return Position(slot.device, slot.handle, Reach.UNRECORDED, call, host)
 
 
-def _enclosing(markers: list[int], index: int) -> int:
-    """The innermost call that had begun on the stream and not ended where ``index`` stands; 0 for none."""
-    ended: set[int] = set()
+def _enclosing(markers: list[int], index: int, elsewhere: Collection[int]) -> int:
+    """The innermost call that had begun on the stream and not ended where ``index`` stands; 0 for none.
+
+    Calls that ended ``elsewhere``, on another stream, never end on this one.
+    """
+    ended = set(elsewhere)
     for marker in reversed(markers[: index + 1]):
         if marker & 1:
             ended.add(marker >> 1)

@@ -19,7 +19,7 @@ MAGIC = b"FFPAGE1\0"
 PAGE_BYTES = 16384
 """Size of the file: a header and ``SLOTS`` slots."""
 
-_HEADER = struct.Struct("<8sIIQQ")
+_HEADER = struct.Struct("<8sIIQQQ")
 _FOLDER_OFFSET = 64
 _SLOT = struct.Struct("<iIQQI")
 SLOT_BYTES = 64
@@ -75,6 +75,8 @@ class Page:
     """The folder of its process in the recording, where the page belongs once the process is gone."""
 
     slots: list[Slot]
+    pid_namespace: int = 0
+    """What tells the owner's pid namespace from others; 0 where that is not known."""
 
 
 def begin_marker(call: int) -> int:
@@ -100,9 +102,9 @@ def call_of(reached: int, enqueued: int) -> tuple[int, str]:
     return marker >> 1, "end" if marker & 1 else "begin"
 
 
-def header(pid: int, started: int, folder: str, slots: int) -> bytes:
+def header(pid: int, started: int, folder: str, slots: int, pid_namespace: int = 0) -> bytes:
     """The first bytes of a page with so many slots in use."""
-    fixed = _HEADER.pack(MAGIC, SLOTS, slots, pid, started).ljust(_FOLDER_OFFSET, b"\0")
+    fixed = _HEADER.pack(MAGIC, SLOTS, slots, pid, started, pid_namespace).ljust(_FOLDER_OFFSET, b"\0")
     return fixed + folder.encode()[: HEADER_BYTES - _FOLDER_OFFSET - 1] + b"\0"
 
 
@@ -124,11 +126,11 @@ def parse(data: bytes) -> Page:
     """
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise NotAPage("not a marker page of this version")
-    _, _, used, pid, started = _HEADER.unpack_from(data)
+    _, _, used, pid, started, pid_namespace = _HEADER.unpack_from(data)
     whole = min(used, SLOTS, (len(data) - HEADER_BYTES) // SLOT_BYTES)
     slots = [_slot(data, slot_offset(index)) for index in range(max(whole, 0))]
     folder = data[_FOLDER_OFFSET:HEADER_BYTES].split(b"\0", 1)[0].decode(errors="replace")
-    return Page(pid, started, folder, slots)
+    return Page(pid, started, folder, slots, pid_namespace)
 
 
 def _slot(data: bytes, offset: int) -> Slot:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Scalar: TypeAlias = bool | int | float | str | None
 Statistic: TypeAlias = int | float | str
@@ -117,7 +117,10 @@ Value: TypeAlias = Scalar | Tensor | Sequence | Mapping | Opaque | Text | Number
 
 
 class Header(msgspec.Struct, tag="header", omit_defaults=True):
-    """The first line of every segment: which process wrote it, and how much it records."""
+    """The first line of every segment: which process wrote it, and how much it records.
+
+    ``ring`` tells that only the last segments are kept.
+    """
 
     schema: int
     t: int
@@ -128,7 +131,7 @@ class Header(msgspec.Struct, tag="header", omit_defaults=True):
     segment: int
     ppid: int = 0
     main_tid: int = 0
-    argv: list[str] = []
+    ring: bool = False
     versions: dict[str, str] = {}
 
 
@@ -145,11 +148,14 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
         site: ``file:line`` of the caller.
         device, stream: where a progress marker was enqueued at its begin; device -1 for none.
         args, kwargs: the arguments, without ``self``; None below level 3, where none are described.
+        layout: number of what it looks like, 0 for none. The first call of a segment that looks so is described;
+            those after it leave out operator, target, site and arguments, which are as they were there.
+        ptrs: the addresses of the tensors among the arguments of a call that is not described, in their order.
     """
 
     n: int
     t: int
-    op: str
+    op: str = ""
     target: str = "boundary"
     parent: int = 0
     tid: int = 0
@@ -158,6 +164,8 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     stream: int = 0
     args: list[Value] | None = None
     kwargs: dict[str, Value] | None = None
+    layout: int = 0
+    ptrs: list[int] | None = None
 
 
 class Inputs(msgspec.Struct, tag="inputs", omit_defaults=True):
@@ -178,6 +186,7 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
         described: whether ``out`` is what it gave back.
         mutated: the arguments that it changed in place.
         device, stream: where a progress marker was enqueued at its end; device -1 for none.
+        layout, ptrs: as for a call; what a result looks like is numbered on its own.
     """
 
     n: int
@@ -188,16 +197,20 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
     mutated: list[str] = []
     device: int = -1
     stream: int = 0
+    layout: int = 0
+    ptrs: list[int] | None = None
 
 
 class Raise(msgspec.Struct, tag="raise", omit_defaults=True):
-    """A call ended in an exception, which went on to the caller unchanged."""
+    """A call ended in an exception, which went on to the caller unchanged; ``device``, ``stream`` as for a return."""
 
     n: int
     t: int
     exception: str
     message: str
     tid: int = 0
+    device: int = -1
+    stream: int = 0
 
 
 class Dump(msgspec.Struct, tag="dump", omit_defaults=True):

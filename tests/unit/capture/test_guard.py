@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from firstfault import errors
 from firstfault.capture import guard
 
 _internal_error = guard.internal_error  # the real one: a fixture makes it fatal in every test
@@ -33,11 +34,14 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize("stream", [None, Broken(), object()])
-def test_without_a_stderr_nothing_is_said(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_stderr_nothing_is_said(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
-        guard.tell("anything")
+        errors.tell("anything")
         _internal_error("recording a call", KeyError("x"))
+    assert capsys.readouterr().out == "", "it would stand in the program's own output"
 
 
 class Mute(Exception):

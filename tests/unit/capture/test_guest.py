@@ -638,3 +638,117 @@ def test_settings_are_not_looked_at_during_calls(found: Recording, monkeypatch: 
     monkeypatch.setattr(recorder, "settings", types.SimpleNamespace())
     call(2)
     assert "arg[0]=2" in found.text()
+
+
+# --- what a recorder may not be in the way of
+
+
+def test_symbolic_sizes_stay_symbolic(found: Recording) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0] * 2, -1) + x.shape[0]
+
+    plain = make_fx(doubled, tracing_mode="symbolic")(torch.ones(4, 6))
+    recorded = make_fx(wrapped(doubled), tracing_mode="symbolic")(torch.ones(4, 6))
+    assert recorded.code == plain.code
+    assert recorded(torch.ones(6, 6)).shape == (12, 3)
+
+
+def test_memory_that_a_call_frees_of_its_arguments_is_free(record: Record) -> None:
+    def consume(tensors: list[torch.Tensor]) -> bool:
+        alive = weakref.ref(tensors[0])
+        tensors.clear()
+        return alive() is None
+
+    for level, chosen in LEVELS.values():
+        if level < 10:  # a dump compares its arguments with what they were
+            record(level, **chosen)
+            assert wrapped(consume)([torch.zeros(3)])
+
+
+def test_a_lazy_copy_stays_one(record: Record) -> None:
+    for level, chosen in LEVELS.values():
+        if level < 5:  # from there on its values are read
+            record(level, **chosen)
+            copy = torch._lazy_clone(torch.ones(100))
+            wrapped(lambda x: None)(copy)
+            assert torch._C._is_cow_tensor(copy)  # type: ignore[attr-defined]
+
+
+def test_what_an_object_loads_when_asked_is_not_asked_for(found: Recording) -> None:
+    asked = []
+
+    class Proxy:
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("__"):
+                asked.append(name)
+            raise AttributeError(name)
+
+    wrapped(lambda x: None)(Proxy())
+    assert asked == []
+
+
+def test_a_tensor_given_twice_is_kept_as_any_other(record: Record) -> None:
+    found = record(3, recording=None)
+    call = wrapped(lambda q, k, v: None)
+    one, other = torch.ones(2), torch.ones(2)
+    for given in ((one, one, one), (one, one, other), (one, other, one), (other, other, other), (one, one, one)):
+        call(*given)
+    assert found.text().count("shape=(2,)") == 15
+    assert recorder._current is not None
+    text_only: Any = recorder._current.text_only
+    assert len(text_only._inputs._layouts["pkg.op"]) == 3
+
+
+@pytest.mark.parametrize("made", ["async", "generator", "subscript", "class"])
+def test_what_a_function_cannot_stand_for_stays_what_it_is(
+    found: Recording, made: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def coroutine() -> None: ...
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    class Kernel:
+        def __getitem__(self, grid: int) -> Kernel:
+            return self
+
+        def __call__(self) -> None: ...
+
+    func: Any = {"async": coroutine, "generator": generator, "subscript": Kernel(), "class": Kernel}[made]
+    assert boundary.debug_kernel_api(func, op_name="k") is func
+    assert "k is not recorded: it is a" in capsys.readouterr().err
+
+
+def test_a_boundary_may_be_the_bottom_of_its_stack(found: Recording) -> None:
+    import _thread
+    import time
+
+    done: list[int] = []
+    _thread.start_new_thread(wrapped(done.append), (1,))
+    while not done:
+        time.sleep(0.01)
+    assert "SGLang Kernel API Call: pkg.op" in found.text()
+
+
+@pytest.mark.parametrize("how", ["stderr", "signal"])
+def test_a_call_in_the_middle_of_opening_the_recorder(
+    record: Record, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A signal handler, a ``__del__`` or the program's own stderr: it must not wait for what it interrupts."""
+    record(3, text_dest="/proc/nowhere/log" if how == "stderr" else None)
+    call = wrapped(lambda x: x)
+
+    class Calling:
+        def write(self, text: str) -> int:
+            return len(call(text))
+
+        def flush(self) -> None: ...
+
+    if how == "stderr":
+        monkeypatch.setattr(sys, "stderr", Calling())
+    else:
+        real = recorder.Recorder.__init__
+        monkeypatch.setattr(
+            recorder.Recorder, "__init__", lambda self, chosen: (call("handler"), real(self, chosen))[1]
+        )
+    assert call(5) == 5

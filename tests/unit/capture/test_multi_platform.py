@@ -180,3 +180,25 @@ def test_it_compiles_whole(record: Record) -> None:
     expected = op(x)
     assert torch.equal(torch.compile(op, fullgraph=True, backend="aot_eager")(x), expected)
     assert ops(found) == ["Scale.forward"]
+
+
+def test_what_is_inherited_is_looked_up_as_without_recording(record: Record) -> None:
+    record(1)
+
+    class Top(CustomOp):
+        def forward(self, x: Any) -> Any:
+            return x + 1
+
+    class Left(Top):
+        pass
+
+    class Right(Top):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * 10
+
+    class Bottom(Left, Right):
+        pass
+
+    assert Bottom()(1) == 20
+    Top.forward = lambda self, x: x + 100  # type: ignore[method-assign]
+    assert Left()(1) == 101

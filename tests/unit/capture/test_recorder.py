@@ -345,12 +345,19 @@ def test_the_end_counts_the_calls(record: Record) -> None:
     current = recorder._current
     assert current is not None
     current.end()
-    current.end()
     assert [end.calls for end in found.of(schema.End)] == [3]
     assert kinds(found)[-1] == "End"
+
+
+def test_what_the_last_handlers_call_is_recorded_after_the_end(record: Record) -> None:
+    found = record(1)
     call(lambda: None)
-    assert kinds(found)[-1] == "End"
-    assert found.text().count("SGLang Kernel API Call") == 4
+    current = recorder._current
+    assert current is not None
+    current.end()
+    call(lambda: None)
+    assert kinds(found)[-3:] == ["End", "Call", "Return"]
+    assert found.text().count("SGLang Kernel API Call") == 2
 
 
 def test_a_note(record: Record) -> None:

@@ -54,7 +54,13 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[[Any], Any], str]] = {
         lambda real: lambda described, tensor: tensor.neg_(),
         "the result differs",
     ),
-    "an error is swallowed": ("10", dump, "_random_state", lambda real: None, "an error was swallowed in recording"),
+    "an error is swallowed": (
+        "10",
+        dump,
+        "_random_state",
+        lambda real: None,
+        "an error was swallowed in saving a dump",
+    ),
     "a dump of zeros": (
         "10",
         snapshot,

@@ -20,9 +20,12 @@ class Disk:
 
     def __init__(self) -> None:
         self.full = False
+        self.error = 0
         self.written: list[bytes] = []
 
     def write(self, data: bytes) -> None:
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
         if self.full:
             raise OSError(28, "No space left on device")
         self.written.append(data)
@@ -88,7 +91,6 @@ def test_a_disk_that_stays_full_to_the_end_has_the_end_all_the_same() -> None:
     for _ in range(3):
         writer.call(CALL)
     writer.end(schema.End(1, 5))
-    assert disk.written.pop() == b"closed"
     call, note, end = records(disk)
     assert isinstance(note, schema.Note)
     assert (call, note.count, end) == (CALL, 4, schema.End(1, 5)), "three that were refused, one that gave way"
@@ -233,7 +235,25 @@ def test_where_dumps_go(dump_dir: str | None, process: Path | None, folder: Path
     assert writers.dump_folder(Settings(dump_dir=dump_dir), process) == folder
 
 
-def test_the_end_closes_the_record(tmp_path: Path) -> None:
+def test_what_was_lost_for_a_moment_is_told_at_once_and_takes_no_other_record_away() -> None:
     disk = Disk()
-    writers.RecordWriter(disk, Path("/rec/p")).end(schema.End(1, 2))
-    assert disk.written == [codec.encode(schema.End(1, 2)), b"closed"]
+    writer = writers.RecordWriter(disk, Path("/rec/p"))
+    writer.call(CALL)
+    disk.error = 5
+    writer.call(CALL)
+    disk.error = 0
+    writer.call(CALL)
+    first, second, note = records(disk)
+    assert isinstance(note, schema.Note)
+    assert (first, second, note.code, note.count) == (CALL, CALL, "lost", 1)
+
+
+def test_a_folder_is_taken_by_one_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two containers on one volume may have the same host name and process id."""
+    monkeypatch.setattr(
+        layout, "process_folder", (lambda found: lambda *_: next(found))(iter([tmp_path / "p", tmp_path / "p-2"]))
+    )
+    (tmp_path / "p").mkdir()
+    opened = writers.open_record(Settings(level=Level.NAMES, recording=tmp_path))
+    assert opened is not None
+    assert opened[1] == tmp_path / "p-2"

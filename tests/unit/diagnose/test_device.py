@@ -8,6 +8,8 @@ from firstfault.diagnose.device import Reach, positions
 from firstfault.read.marks import Order
 from firstfault.record import progress, schema
 
+Marked = schema.Call | schema.Return | schema.Raise
+
 
 def begin(n: int, stream: int = 0) -> schema.Call:
     return schema.Call(n, 0, "op", device=0, stream=stream)
@@ -17,7 +19,7 @@ def end(n: int, stream: int = 0) -> schema.Return:
     return schema.Return(n, 0, device=0, stream=stream)
 
 
-def order_of(*records: schema.Record) -> Order:
+def order_of(*records: Marked) -> Order:
     order = Order()
     for record in records:
         order.take(record)
@@ -29,7 +31,7 @@ def page(*slots: tuple[int, int, int]) -> progress.Page:
     return progress.Page(1, 0, "", [progress.Slot(0, progress.STREAM, *slot) for slot in slots])
 
 
-FLAT: list[schema.Record] = [record for n in range(1, 101) for record in (begin(n), end(n))]
+FLAT: list[Marked] = [record for n in range(1, 101) for record in (begin(n), end(n))]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_one_stream(reached: int, reach: Reach, call: int) -> None:
     assert (position.reach, position.call, position.host) == (reach, call, 100)
 
 
-NESTED: list[schema.Record] = [begin(1), begin(2), end(2), begin(3), end(3), end(1), begin(4)]
+NESTED: list[Marked] = [begin(1), begin(2), end(2), begin(3), end(3), end(1), begin(4)]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_a_marker_that_the_record_does_not_have_is_not_guessed_at() -> None:
 @given(first=st.integers(2**31 - 300, 2**31 - 1), reached=st.integers(0, 199))
 def test_the_word_may_wrap_around(first: int, reached: int) -> None:
     calls = range(first, first + 100)
-    records: list[schema.Record] = [record for n in calls for record in (begin(n), end(n))]
+    records: list[Marked] = [record for n in calls for record in (begin(n), end(n))]
     marker = [progress.begin_marker(n) + side for n in calls for side in (0, 1)][reached]
     (position,) = positions(page((0, progress.end_marker(calls[-1]), marker % 2**32)), order_of(*records))
     if reached == 199:
@@ -90,3 +92,32 @@ def test_the_word_may_wrap_around(first: int, reached: int) -> None:
     else:
         assert position.call == calls[reached // 2]
         assert position.reach is (Reach.UNRECORDED if reached % 2 else Reach.IN_CALL)
+
+
+def test_an_idle_side_stream_does_not_come_before_the_call_that_faulted() -> None:
+    """Once the context is dead no stream moves: the side stream's next begin is not reached either."""
+    order = order_of(begin(1, 8), end(1, 8), begin(2, 7), end(2, 7), begin(3, 8), end(3, 8))
+    found = positions(page((8, progress.end_marker(3), progress.end_marker(1)), (7, 5, 4)), order)
+    assert [(position.stream, position.reach, position.call) for position in found] == [
+        (7, Reach.IN_CALL, 2),
+        (8, Reach.UNRECORDED, 1),
+    ]
+
+
+def test_a_stream_that_never_reached_its_first_marker_is_in_unrecorded_work() -> None:
+    order = order_of(begin(1, 7), end(1, 7), begin(2, 8), end(2, 8))
+    (position, _) = positions(page((8, progress.end_marker(2), 0), (7, 3, 3)), order)
+    assert (position.stream, position.reach, position.call) == (8, Reach.UNRECORDED, 0)
+
+
+def test_a_call_that_raised_has_ended_on_the_device() -> None:
+    raised = schema.Raise(1, 0, "ImportError", "no flash", device=0, stream=0)
+    order = order_of(begin(1), raised, begin(2), end(2), begin(3))
+    (position,) = positions(page((0, progress.begin_marker(3), progress.end_marker(2))), order)
+    assert (position.reach, position.call) == (Reach.UNRECORDED, 2)
+
+
+def test_a_call_that_ended_on_another_stream_is_not_open_on_its_own() -> None:
+    order = order_of(begin(1, 7), end(1, 8), begin(2, 7), end(2, 7), begin(3, 7))
+    (position, _) = positions(page((7, progress.begin_marker(3), progress.end_marker(2)), (8, 3, 3)), order)
+    assert (position.reach, position.call) == (Reach.UNRECORDED, 2)

@@ -98,7 +98,7 @@ RECORDS = st.one_of(
         segment=N,
         ppid=COUNT,
         main_tid=COUNT,
-        argv=st.lists(TEXT, max_size=3),
+        ring=st.booleans(),
         versions=st.dictionaries(TEXT, TEXT, max_size=3),
     ),
     st.builds(
@@ -112,6 +112,8 @@ RECORDS = st.one_of(
         site=TEXT,
         args=maybe(st.lists(VALUES, max_size=3)),
         kwargs=maybe(st.dictionaries(TEXT, VALUES, max_size=3)),
+        layout=COUNT,
+        ptrs=maybe(st.lists(COUNT, max_size=3)),
     ),
     st.builds(schema.Inputs, n=N, args=st.lists(VALUES, max_size=3), kwargs=st.dictionaries(TEXT, VALUES, max_size=3)),
     st.builds(

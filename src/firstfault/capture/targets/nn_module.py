@@ -9,6 +9,7 @@ and cannot tell an exception from a call that has not come back.
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -22,7 +23,10 @@ REQUIRES = "torch"
 TARGET = "nn_module"
 
 _MOST_FRUITLESS = 16
-"""Searches of the known trees for a module that turned out to be in none, after which there are no more."""
+"""Searches of the known trees for a module that turned out to be in none; beyond them there is one a second.
+
+A program may make a module at each step, and naming a large tree takes milliseconds.
+"""
 
 
 class _Name(NamedTuple):
@@ -37,6 +41,8 @@ _installed: Callable[..., Any] | None = None
 _names: dict[int, _Name] = {}
 """By ``id``: a program's modules may be unhashable, or compare in ways of their own."""
 _fruitless = 0
+_next_search = 0.0
+_compiled_noted = False
 
 
 def install() -> None:
@@ -64,7 +70,10 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or compiler_watches() or call_module is not _installed:
+        if is_compiling() or call_module is not _installed:
+            return original(self, *args, **kwargs)
+        if compiler_watches():
+            _note_compiled()
             return original(self, *args, **kwargs)
         named = names.get(id(self))
         name = named.name if named is not None else _name(self)
@@ -83,6 +92,14 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_module
 
 
+def _note_compiled() -> None:
+    """Say once that modules which run inside a compiled region are not seen one by one."""
+    global _compiled_noted
+    if not _compiled_noted:
+        _compiled_noted = True
+        recorder.note("compiled", "modules inside a region that torch.compile runs are not recorded one by one")
+
+
 def _pass_over(function: Any) -> None:
     """Tell Dynamo that a compiled region does not begin here: it begins at ``forward``, as it would without us.
 
@@ -98,9 +115,10 @@ def _name(module: torch.nn.Module) -> str:
 
     It may have been added to a tree that is known; else it is the root of a tree of its own.
     """
-    global _fruitless
+    global _fruitless, _next_search
     try:
-        if _fruitless < _MOST_FRUITLESS:
+        if _fruitless < _MOST_FRUITLESS or time.monotonic() >= _next_search:
+            _next_search = time.monotonic() + 1
             for root in _roots():
                 _name_tree(root)
             if (found := _names.get(id(module))) is not None:

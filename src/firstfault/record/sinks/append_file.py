@@ -6,12 +6,32 @@ The kernel has the bytes when ``write`` returns, so whatever then kills the proc
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER
 
 _LONGEST_LINE = 2**20
+_HIGH = 512
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for its owner alone.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not folder.is_dir():
+        make_private(folder.parent)
+        with suppress(FileExistsError):
+            os.mkdir(folder, PRIVATE_FOLDER)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 class AppendFile:
@@ -23,11 +43,15 @@ class AppendFile:
         Raises:
             OSError: it cannot be opened for appending.
         """
-        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        make_private(path.parent)
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        self.started_at = os.fstat(self._fd).st_size
-        """Size when it was opened, in bytes: what others had written already."""
+        self.is_new = True
+        """Whether it was made here, and not by another process that writes to it as well."""
+        try:
+            self._open(os.O_EXCL)
+        except FileExistsError:
+            self.is_new = False
+            self._open()
         self._torn = False
 
     def write(self, data: bytes) -> None:
@@ -38,7 +62,13 @@ class AppendFile:
         """
         if self._torn:
             data = b"\n" + data
-        written = os.write(self._fd, data)
+        try:
+            written = os.write(self._fd, data)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # the program has closed it, with all that it did not open itself
+                raise
+            self._open()
+            written = os.write(self._fd, data)
         self._torn = written < len(data)
         if self._torn:
             self._rest(data[written:])
@@ -66,8 +96,21 @@ class AppendFile:
         return end.count(b"\n", cut)
 
     def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self._fd)
+        """Give the descriptor back, if it is still this file's."""
+        with suppress(OSError):
+            if _identity(self._fd) == self._file:
+                os.close(self._fd)
+
+    def _open(self, how: int = 0) -> None:
+        """Open the file on a high descriptor: a program that closes all of them will reuse the low ones."""
+        low = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | how, PRIVATE_FILE)
+        try:
+            self._fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+        except OSError:  # above the limit of this process
+            self._fd = low
+        else:
+            os.close(low)
+        self._file = _identity(self._fd)
 
     def _rest(self, data: bytes) -> None:
         """A short write: the disk is filling up, or the data is beyond what one call takes (2 GiB)."""

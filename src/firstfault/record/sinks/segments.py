@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class Segments:
         self._segment_bytes = segment_bytes
         self._index = 0
         self._file: AppendFile | None = None
+        self._before: AppendFile | None = None
+        self._rolling = threading.Lock()
         self._begin()
 
     def write(self, data: bytes) -> None:
@@ -33,8 +36,10 @@ class Segments:
         Raises:
             OSError: the system refused some of it.
         """
-        if self._size + len(data) > self._segment_bytes and self._size > self._header_size:
-            self._begin()
+        if self._is_full(len(data)):
+            with self._rolling:
+                if self._is_full(len(data)):  # no other thread has just begun the next one
+                    self._begin()
         assert self._file is not None
         self._file.write(data)
         self._size += len(data)
@@ -52,9 +57,13 @@ class Segments:
         return self._file.write_last(data)
 
     def close(self) -> None:
-        """Give the descriptor back."""
-        if self._file is not None:
-            self._file.close()
+        """Give the descriptors back."""
+        for file in (self._before, self._file):
+            if file is not None:
+                file.close()
+
+    def _is_full(self, size: int) -> bool:
+        return self._size + size > self._segment_bytes and self._size > self._header_size
 
     def _begin(self) -> None:
         """Open the next segment; the last one stays in use should that fail."""
@@ -66,7 +75,8 @@ class Segments:
             following.close()
             following.path.unlink(missing_ok=True)
             raise
-        self.close()
-        self._file = following
+        if self._before is not None:
+            self._before.close()
+        self._before, self._file = self._file, following  # another thread may be writing to the last one
         self._index += 1
         self._size = self._header_size = len(header)

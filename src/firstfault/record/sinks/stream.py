@@ -1,7 +1,7 @@
-"""A sink that writes to the program's own stdout or stderr, flushed each time.
+"""A sink that writes to the program's stdout or stderr, flushed each time.
 
-It goes through ``sys.stdout`` so that it keeps its place among what the program prints, wherever the
-program has redirected that.
+It goes through ``sys.stdout`` as it was when the log was opened, so that it keeps its place among what the program
+prints, and stays out of what the program redirects later on to read it back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import sys
 
 
 class Stream:
-    """``sys.stdout`` or ``sys.stderr``, looked up anew at each write."""
+    """``sys.stdout`` or ``sys.stderr``."""
 
     def __init__(self, name: str) -> None:
         """``name`` is ``stdout`` or ``stderr``."""
         self._name = name
+        self._stream = getattr(sys, name)
 
     def write(self, data: bytes) -> None:
         """Write ``data`` and flush.
@@ -22,9 +23,9 @@ class Stream:
         Raises:
             OSError: the stream is closed or broken.
         """
-        stream = getattr(sys, self._name)
+        stream = self._stream
         if stream is None:
-            raise OSError(f"sys.{self._name} is None")
+            raise OSError(f"{self._name} is closed")
         encoding = getattr(stream, "encoding", None) or "utf-8"
         try:
             stream.write(data.decode("utf-8", "replace").encode(encoding, "backslashreplace").decode(encoding))

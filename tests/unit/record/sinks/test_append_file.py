@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_children_of_exec_do_not_inherit_it(sink: AppendFile) -> None:
 def test_two_writers_of_one_file_do_not_overwrite_each_other(sink: AppendFile) -> None:
     sink.write(b"first\n")
     other = AppendFile(sink.path)
-    assert other.started_at == len(b"first\n")
+    assert (sink.is_new, other.is_new) == (True, False)
     other.write(b"other\n")
     sink.write(b"again\n")
     other.close()
@@ -129,3 +130,29 @@ def test_last_lines_of_a_torn_file_close_the_tear(sink: AppendFile, monkeypatch:
     sink.write_last(b"END\n")
     sink.write(b"after\n")
     assert sink.path.read_bytes() == b"head\none\nEND\nafter\n"
+
+
+def test_a_program_that_closes_every_descriptor_keeps_its_files_to_itself(sink: AppendFile, tmp_path: Path) -> None:
+    sink.write(b"first\n")
+    os.close(sink._fd)
+    mine = os.open(tmp_path / "mine", os.O_RDWR | os.O_CREAT)
+    sink.write(b"second\n")
+    assert sink._fd > 500 or resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 513
+    assert sink.path.read_bytes() == b"first\nsecond\n"
+    assert os.read(mine, 10) == b""
+    os.close(mine)
+
+
+def test_a_descriptor_that_is_the_programs_by_now_is_not_closed(tmp_path: Path) -> None:
+    sink = AppendFile(tmp_path / "log")
+    mine = os.open(tmp_path / "mine", os.O_RDWR | os.O_CREAT)
+    os.dup2(mine, sink._fd)
+    sink.close()
+    os.fstat(sink._fd)
+    os.close(sink._fd)
+    os.close(mine)
+
+
+def test_folders_above_it_are_private_too(tmp_path: Path) -> None:
+    AppendFile(tmp_path / "a" / "b" / "log").close()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,25 @@ def test_closing_gives_every_descriptor_back(tmp_path: Path) -> None:
         sink.write(LINE)
     sink.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_threads_that_fill_a_segment_at_once_lose_nothing(tmp_path: Path) -> None:
+    sink = segments(tmp_path, 20_000)
+
+    def fill() -> None:
+        for _ in range(3000):
+            sink.write(LINE)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=fill) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    sink.close()
+    assert sum(content.count(LINE) for content in contents(tmp_path)) == 24_000
+    assert [content.count(b"header") for content in contents(tmp_path)] == [1] * len(contents(tmp_path))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 
@@ -16,12 +17,13 @@ def test_it_keeps_its_place_among_what_the_program_prints(capsys: pytest.Capture
     assert capsys.readouterr().out == "before\nblock\nafter\n"
 
 
-def test_it_follows_a_redirection(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Stream("stderr")
-    elsewhere = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", elsewhere)
-    sink.write(b"block\n")
-    assert elsewhere.getvalue() == "block\n"
+def test_what_the_program_redirects_to_read_back_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = Stream("stdout")
+    with contextlib.redirect_stdout(io.StringIO()) as read_back:
+        print("answer")
+        sink.write(b"block\n")
+    assert read_back.getvalue() == "answer\n"
+    assert capsys.readouterr().out == "block\n"
 
 
 def test_what_an_old_terminal_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

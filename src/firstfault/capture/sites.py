@@ -1,0 +1,38 @@
+"""Where a call was made: ``model.py:120``."""
+
+from __future__ import annotations
+
+from types import CodeType, FrameType
+
+from firstfault.capture.describe import plain_text
+
+_PASSED_OVER = ("torch/nn/modules/module.py", "torch/_ops.py", "firstfault/capture/targets/nn_module.py")
+"""Torch's own frames, and ours, between a module or an operator and who called it."""
+
+_MOST = 4096
+_known: dict[tuple[int, int], tuple[CodeType, str]] = {}
+"""By ``id`` of the code and instruction, with the code so that its id stays its own: hashing code takes 1 µs."""
+_inner: dict[int, CodeType] = {}
+"""Code that is passed over, by ``id``."""
+
+
+def site_of(frame: FrameType | None) -> str:
+    """``file:line`` of the frame, or of the first one outside torch's own; empty where there is none."""
+    while frame is not None:
+        code = frame.f_code
+        if (known := _known.get((id(code), frame.f_lasti))) is not None:
+            return known[1]
+        if id(code) not in _inner:
+            if not code.co_filename.endswith(_PASSED_OVER):
+                return _keep(frame)
+            _inner[id(code)] = code
+        frame = frame.f_back
+    return ""
+
+
+def _keep(frame: FrameType) -> str:
+    if len(_known) >= _MOST:
+        _known.clear()
+    text = plain_text(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    _known[id(frame.f_code), frame.f_lasti] = (frame.f_code, text)
+    return text
