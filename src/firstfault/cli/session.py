@@ -17,7 +17,7 @@ import msgspec
 from firstfault import __version__, peers, settings
 from firstfault.cli.messages import tell
 from firstfault.errors import SettingError, UsageError
-from firstfault.read.formats import marker_page
+from firstfault.record import marker_files
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER, SESSION, STDERR_TAIL
 from firstfault.settings import LEVEL_FORMS, Level, Settings
 from firstfault.tools.runner import Ending
@@ -57,7 +57,7 @@ class Session:
     def close(self, ending: Ending) -> None:
         """Add to ``session.json`` how the command ended, and take in how far its devices had got."""
         with contextlib.suppress(OSError):
-            marker_page.collect(self.folder)
+            marker_files.collect()
         try:
             session = msgspec.json.decode((self.folder / SESSION).read_bytes(), type=dict[str, Any])
             session |= {
