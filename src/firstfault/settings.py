@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
-from firstfault.errors import SettingError
+from firstfault.errors import SettingError, tell
 
 
 class Level(IntEnum):
@@ -108,11 +107,11 @@ def current() -> Settings:
     A bad value is reported on stderr once, and recording stays off; so is a name that means nothing.
     """
     if warning := mistyped(os.environ):
-        print(f"firstfault: {warning}", file=sys.stderr)
+        tell(warning)
     try:
         return parse(os.environ)
     except SettingError as error:
-        print(f"firstfault: {error}. Recording is off.", file=sys.stderr)
+        tell(f"{error}. Recording is off.")
         return Settings()
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
+from firstfault import errors
 
 
 def tell(message: str) -> None:
-    """Print one line, unless nobody reads stderr."""
+    """Print one line, whatever names it holds."""
     from firstfault.record.text_log import one_line
 
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(one_line(f"firstfault: {message}"), file=sys.stderr)
+    errors.tell(one_line(message))
