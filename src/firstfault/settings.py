@@ -31,6 +31,8 @@ class Level(IntEnum):
 
 
 LEVEL_FORMS = "0 (off), 1 (names), 3 (metadata), 5 (statistics), 10 (dumps)"
+SMALLEST_RING = 2**20
+"""Bytes; an eighth of it must hold the header and the longest record."""
 BYTE_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 RANK_VARIABLES = ("RANK", "SGLANG_RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
@@ -42,7 +44,15 @@ TWINS = {
     "FIRSTFAULT_DUMP_EXCLUDE": "SGLANG_KERNEL_API_DUMP_EXCLUDE",
 }
 OURS = "FIRSTFAULT_"
-VARIABLES = (*TWINS, "FIRSTFAULT_DUMP_MAX_BYTES", "FIRSTFAULT_DUMP_MAX_CALLS", "FIRSTFAULT_DIR", "FIRSTFAULT_MODULES")
+VARIABLES = (
+    *TWINS,
+    "FIRSTFAULT_DUMP_MAX_BYTES",
+    "FIRSTFAULT_DUMP_MAX_CALLS",
+    "FIRSTFAULT_DIR",
+    "FIRSTFAULT_MODE",
+    "FIRSTFAULT_MODULES",
+    "FIRSTFAULT_RING_BYTES",
+)
 """Every name of ours; others that begin like them are mistyped."""
 
 
@@ -61,6 +71,7 @@ class Settings:
         dump_max_bytes: how many bytes of dumps a process keeps; the oldest complete ones go first.
         dump_max_calls: how many complete dumps a process keeps.
         modules: whether every ``torch.nn.Module`` call is a boundary.
+        ring_bytes: how much of the last calls the recording of a process keeps, in bytes; 0 keeps all.
     """
 
     level: Level = Level.OFF
@@ -72,6 +83,7 @@ class Settings:
     dump_max_bytes: int = 20 * 2**30
     dump_max_calls: int = 1000
     modules: bool = False
+    ring_bytes: int = 0
 
 
 def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
@@ -84,7 +96,8 @@ def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
     Raises:
         SettingError: a value is not among the accepted forms; the text names variable, value and forms.
     """
-    level = _level(*_lookup(environ, "FIRSTFAULT_LOGLEVEL"), unset)
+    black_box = _mode("FIRSTFAULT_MODE", environ.get("FIRSTFAULT_MODE", ""), environ)
+    level = _level(*_lookup(environ, "FIRSTFAULT_LOGLEVEL"), Level.METADATA if black_box else unset)
     recording = environ.get("FIRSTFAULT_DIR") or None
     text_dest = _lookup(environ, "FIRSTFAULT_LOGDEST")[1] or (None if recording else "stdout")
     return Settings(
@@ -97,6 +110,9 @@ def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
         dump_max_bytes=_byte_count("FIRSTFAULT_DUMP_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_MAX_BYTES", "20G")),
         dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
         modules=_switch("FIRSTFAULT_MODULES", environ.get("FIRSTFAULT_MODULES", "0")),
+        ring_bytes=_ring_bytes("FIRSTFAULT_RING_BYTES", environ.get("FIRSTFAULT_RING_BYTES", "64M"))
+        if black_box
+        else 0,
     )
 
 
@@ -178,6 +194,22 @@ def _positive(name: str, value: str) -> int:
     if not re.fullmatch("[0-9]{1,18}", value.strip()) or int(value) == 0:
         raise SettingError(f"{name}={value!r} is not a count; accepted: a whole number from 1")
     return int(value)
+
+
+def _mode(name: str, value: str, environ: Mapping[str, str]) -> bool:
+    """Whether it is black-box mode."""
+    if value not in ("", "all", "blackbox"):
+        raise SettingError(f"{name}={value!r} is not a mode; accepted: all (keep every call), blackbox (the last ones)")
+    if value == "blackbox" and not environ.get("FIRSTFAULT_DIR"):
+        raise SettingError(f"{name}=blackbox needs FIRSTFAULT_DIR, the folder to record to")
+    return value == "blackbox"
+
+
+def _ring_bytes(name: str, value: str) -> int:
+    size = _byte_count(name, value)
+    if size < SMALLEST_RING:
+        raise SettingError(f"{name}={value!r} is too small; accepted: from {SMALLEST_RING} bytes on")
+    return size
 
 
 def _switch(name: str, value: str) -> bool:

@@ -83,6 +83,11 @@ def watched(found: list[Found]) -> list[Watched]:
     return [(item.path, weakref.ref(item.given), item.described.version) for item in found]
 
 
+def watch(paths: list[tuple[PathKey, ...]], tensors: tuple[torch.Tensor, ...]) -> list[Watched]:
+    """The same, of tensors that look like those of an earlier walk."""
+    return [(path, weakref.ref(tensor), version(tensor)) for path, tensor in zip(paths, tensors, strict=True)]
+
+
 def changed(watched: list[Watched], declared: Collection[int | str]) -> list[tuple[PathKey, ...]]:
     """Paths of the arguments that a call is declared to write to, or was seen to by torch's in-place counter."""
     return [
@@ -324,6 +329,14 @@ def storage_address(tensor: torch.Tensor) -> int:
     """
     address: int = _storage_address(tensor)
     return address
+
+
+def addresses(tensors: tuple[torch.Tensor, ...]) -> list[int]:
+    """Where plain tensors begin; 0 for those without memory."""
+    return [
+        start and start + tensor.storage_offset() * tensor.itemsize
+        for tensor, start in zip(tensors, map(_storage_address, tensors), strict=True)
+    ]
 
 
 def storage_bytes_needed(tensor: torch.Tensor) -> int:

@@ -25,8 +25,10 @@ import torch
 
 from firstfault import settings
 from firstfault.capture import describe, dump, guard, progress, stats, text_only, writers
+from firstfault.capture.black_box import BlackBox
 from firstfault.capture.sites import site_of
 from firstfault.record import schema
+from firstfault.record.sinks.ring import Ring
 from firstfault.settings import Level, Settings
 
 _FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
@@ -68,9 +70,12 @@ class Recorder:
         self.text = writers.open_text(chosen)
         if self.text is not None:
             self.writers.append(self.text)
+        self.black_box: BlackBox | None = None
         if (opened := writers.open_record(chosen)) is not None:
             self._record, folder = opened
             self.writers.append(self._record)
+            if isinstance(self._record.sink, Ring) and self.text is None and chosen.level == Level.METADATA:
+                self.black_box = BlackBox(self._record, self._record.sink)
         self.dumper: dump.Dumper | None = None
         if chosen.level >= Level.DUMPS:
             self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)
@@ -94,7 +99,9 @@ class Recorder:
             call.markers = markers
             record.device, record.stream = markers.place()
         calls.append(call)
-        if not self.describes:
+        if self.black_box is not None:
+            call.watched = self.black_box.call(record, args, kwargs)
+        elif not self.describes:
             for writer in self.writers:
                 writer.call(record)
         else:
@@ -202,8 +209,7 @@ class OpenCall:
             return
         thread.busy = True
         try:
-            with recorder.hidden():
-                self._returned(recorder, result)
+            self._returned(recorder, result)
         except Exception as error:
             guard.internal_error("recording a return", error)
         finally:
@@ -235,18 +241,26 @@ class OpenCall:
         if self.markers is not None:
             record.device, record.stream = self.markers.place()
             self.markers.end(self.n, record.device, record.stream)
+        if recorder.black_box is not None:
+            record.mutated = [describe.label(path) for path in describe.changed(self.watched, self.mutates)]
+            recorder.black_box.returned(record, self.op, result)
+            return
         if recorder.describes:
-            walk = describe.Walk(dump=self.dump is not None)
-            record.described = True
-            record.out = describe.describe(result, walk)
-            changed = describe.changed(self.watched, self.mutates)
-            if recorder.reads_values:
-                stats.fill_all(walk.found)
-            if self.dump is not None:
-                changed += self._dump_outputs(recorder, self.dump, record, walk)
-            record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
+            with recorder.hidden():
+                self._describe_result(recorder, record, result)
         for writer in recorder.writers:
             writer.returned(record)
+
+    def _describe_result(self, recorder: Recorder, record: schema.Return, result: Any) -> None:
+        walk = describe.Walk(dump=self.dump is not None)
+        record.described = True
+        record.out = describe.describe(result, walk)
+        changed = describe.changed(self.watched, self.mutates)
+        if recorder.reads_values:
+            stats.fill_all(walk.found)
+        if self.dump is not None:
+            changed += self._dump_outputs(recorder, self.dump, record, walk)
+        record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
 
     def _dump_outputs(
         self, recorder: Recorder, opened: dump.OpenDump, record: schema.Return, walk: describe.Walk

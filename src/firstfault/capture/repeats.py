@@ -8,7 +8,7 @@ for two tensors, where reading those one by one takes 9), and that no mode or tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -60,13 +60,13 @@ class Repeats(Generic[Text]):
     """The texts of the last layouts of each operator, for one side of its calls."""
 
     def __init__(self) -> None:
-        self._layouts: dict[str, list[Layout[Text]]] = {}
+        self._layouts: dict[Hashable, list[Layout[Text]]] = {}
 
-    def find(self, op: str, values: tuple[Any, ...], names: tuple[str, ...]) -> Layout[Text] | None:
+    def find(self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...]) -> Layout[Text] | None:
         """The layout of an earlier call of ``op`` that this one would be written as too.
 
         Args:
-            op: the operator.
+            op: the operator, and what else tells its calls apart.
             values: positional arguments, then those by keyword.
             names: the keywords.
         """
@@ -89,11 +89,11 @@ class Repeats(Generic[Text]):
                 return layout
         return None
 
-    def keep(self, op: str, values: tuple[Any, ...], names: tuple[str, ...], text: Text) -> None:
-        """Remember the text that was written for ``values``, if all in them can be compared."""
+    def keep(self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...], text: Text) -> bool:
+        """Remember the text that was written for ``values``, if all in them can be compared; whether they can."""
         types = tuple(map(type, values))
         if _Guards is None or len(values) > MOST_VALUES or not all(map(_comparable, values)):
-            return
+            return False
         tensors = [index for index, kind in enumerate(types) if kind in _PLAIN]
         # Torch's guards take no tensor twice, as attention is given one for query, key and value.
         first = {id(values[index]): index for index in reversed(tensors)}
@@ -103,9 +103,10 @@ class Repeats(Generic[Text]):
         try:
             same = _guard(distinct(values))
         except RuntimeError:  # no strides: sparse, nested
-            return
+            return False
         layout = Layout(types, names, _picker(tensors), distinct, again, others, others(values), same, text)
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
+        return True
 
 
 def _picker(indices: list[int]) -> _Picked:

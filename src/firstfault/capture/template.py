@@ -6,7 +6,6 @@ From level 5 on what a layout prints as is the same at each call but for the val
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Callable
 
 import torch
@@ -47,7 +46,4 @@ class Template:
 
     def watched(self, tensors: tuple[torch.Tensor, ...]) -> list[describe.Watched]:
         """What tells later which of the tensors were written to."""
-        return [
-            (path, weakref.ref(tensor), describe.version(tensor))
-            for path, tensor in zip(self._paths, tensors, strict=True)
-        ]
+        return describe.watch(self._paths, tensors)

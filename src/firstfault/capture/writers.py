@@ -21,6 +21,7 @@ from firstfault import peers, settings
 from firstfault.errors import tell
 from firstfault.record import codec, layout, schema, text_log
 from firstfault.record.sinks.append_file import AppendFile, make_private
+from firstfault.record.sinks.ring import Ring
 from firstfault.record.sinks.segments import Segments
 from firstfault.record.sinks.stream import Stream
 
@@ -166,7 +167,7 @@ class RecordWriter:
     """The structured record, in segments of JSON lines."""
 
     def __init__(self, sink: LineSink, folder: Path) -> None:
-        self._sink = sink
+        self.sink = sink
         self._folder = folder
         self._losses = _Losses(str(folder))
         self._untold = False
@@ -210,12 +211,16 @@ class RecordWriter:
 
     def close(self) -> None:
         """Give the files back."""
-        self._sink.close()
+        self.sink.close()
 
     def _write(self, record: schema.Record) -> bool:
         """Whether ``record`` could be written."""
+        return self.line(codec.encode(record))
+
+    def line(self, line: bytes) -> bool:
+        """Write a record that is encoded already; whether that could be done."""
         try:
-            self._sink.write(codec.encode(record))
+            self.sink.write(line)
         except (OSError, ValueError) as error:
             self._losses.add(error)
             self._untold = True
@@ -225,14 +230,14 @@ class RecordWriter:
             return False
         if self._untold:
             with suppress(OSError, ValueError):
-                self._sink.write(self._confession())
+                self.sink.write(self._confession())
                 self._untold = self._full = False
         return True
 
     def _write_last(self, *records: schema.Record) -> None:
         """Say in the place of the last records that some are missing: a disk that is full may stay so."""
         with suppress(OSError, ValueError):
-            self._losses.lost += self._sink.write_last(self._confession() + b"".join(map(codec.encode, records)))
+            self._losses.lost += self.sink.write_last(self._confession() + b"".join(map(codec.encode, records)))
 
     def _confession(self) -> bytes:
         """The note of what the record lacks by now, as of the last that was lost."""
@@ -265,7 +270,9 @@ def open_record(chosen: settings.Settings) -> tuple[RecordWriter, Path] | None:
         return None
     try:
         folder = _own_folder(chosen.recording)
-        sink = Segments(folder, _header(chosen))
+        sink = (
+            Ring(folder, _header(chosen), chosen.ring_bytes) if chosen.ring_bytes else Segments(folder, _header(chosen))
+        )
     except OSError as error:
         tell(f"cannot record to {chosen.recording}: {error.strerror}. Choose another FIRSTFAULT_DIR.")
         return None
@@ -315,6 +322,7 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
                 segment=segment,
                 ppid=os.getppid(),
                 main_tid=os.getpid(),
+                ring=chosen.ring_bytes > 0,
                 versions=versions,
             )
         )

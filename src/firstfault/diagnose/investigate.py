@@ -134,7 +134,7 @@ def _running(source: Recording, history: History) -> dict[str, bool | None]:
     return {
         name: living.is_running(folders[name], process.header)
         for name, process in history.processes.items()
-        if process.header is not None and process.end is None
+        if process.header is not None and not process.ended
     }
 
 

@@ -285,7 +285,7 @@ def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:
     if process.calls == 0:
         return Verdict.NO_CALLS, None
     raised = None if _exited_well(process, ending) else process.raised()
-    in_flight = process.in_flight() if process.end is None and not _exited_well(process, ending) else []
+    in_flight = process.in_flight() if not process.ended and not _exited_well(process, ending) else []
     if raised is not None and not process.ends_recorded:
         return Verdict.EXCEPTION, raised
     if in_flight:
@@ -294,7 +294,7 @@ def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:
         return Verdict.IN_FLIGHT if sure else Verdict.CANNOT_TELL, in_flight[0]
     if raised is not None:
         return Verdict.EXCEPTION, raised
-    if process.end is not None or process.header is None or _exited_well(process, ending):
+    if process.ended or process.header is None or _exited_well(process, ending):
         return Verdict.ENDED, None
     if ending.running.get(process.name):
         return Verdict.RUNNING, None
@@ -369,7 +369,7 @@ def _lost(process: Process) -> str:
 
 
 def _what_ended(process: Process, where: str) -> str:
-    calls = f"All {process.calls} calls of {where}" if process.calls > 1 else f"The one call of {where}"
+    calls = f"{_all(process)} {process.calls} calls of {where}" if process.calls > 1 else f"The one call of {where}"
     handled = process.raised()
     if handled is not None:
         return (
@@ -379,6 +379,12 @@ def _what_ended(process: Process, where: str) -> str:
     if process.raises:
         return f"{calls} ended" + (f", {process.raises} of them" if process.calls > 1 else "") + " in an exception"
     return f"{calls} came back"
+
+
+def _all(process: Process) -> str:
+    """What the calls of a process's record are: a ring keeps the last ones, and its first segment is then gone."""
+    gone = process.header is not None and process.header.segment > 1
+    return "The last" if gone else "All"
 
 
 def _passed(suspect: Call, process: Process) -> str:

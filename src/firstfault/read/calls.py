@@ -138,6 +138,12 @@ class Process:
         return max(raised, key=lambda call: (call.record.t, call.n), default=None)
 
     @property
+    def ended(self) -> bool:
+        """Whether it ended by itself, and not in a call that its last handlers made after it had said so."""
+        end = self.end
+        return end is not None and all(call.n <= end.calls for call in self.in_flight())
+
+    @property
     def ends_recorded(self) -> bool:
         """Whether the source says when calls end; text logs below level 3 do not."""
         return self.returns > 0 or self.described or self.header is not None

@@ -15,6 +15,7 @@ import msgspec
 from firstfault.errors import UnreadableInput
 from firstfault.read.events import Advance, Event, Problems
 from firstfault.read.files import exists, open_regular, read_end, read_whole
+from firstfault.read.formats.layouts import Layouts
 from firstfault.read.formats.values import DEEPEST, too_deep
 from firstfault.record import codec, layout, schema
 
@@ -40,14 +41,21 @@ class Recording:
     def events(self, advance: Advance) -> Iterator[Event]:
         """Every record, process after process."""
         for process, segments in self.segments.items():
-            if segments[0] != layout.segment(segments[0].parent, 1):
-                self.problems.add(f"{process}: the segments before {segments[0].name} are gone")
-            statistics = Statistics()
+            statistics, layouts = Statistics(), Layouts(self.problems)
             for segment in segments:
-                for record in statistics.joined(read_segment(segment, self.problems, advance)):
+                records = layouts.filled(read_segment(segment, self.problems, advance))
+                for record in statistics.joined(records):
+                    if isinstance(record, schema.Header):
+                        self._check_start(process, record, segment == segments[0])
                     yield Event(process, _located(record, segment.parent))
             for record in statistics.rest():
                 yield Event(process, record)
+
+    def _check_start(self, process: str, header: schema.Header, first: bool) -> None:
+        """Note that segments are missing before the first, unless their record is a ring, which drops them."""
+        if first and header.segment > 1 and not header.ring:
+            name = layout.segment(self.path, header.segment).name
+            self.problems.add(f"{process}: the segments before {name} are gone")
 
     def follow(self) -> Iterator[list[Event]]:
         """The records added since the last turn, each turn; whole lines only. It never ends by itself.
@@ -57,15 +65,17 @@ class Recording:
         """
         tails: dict[Path, _Tail] = {}
         statistics: dict[str, Statistics] = {}
+        layouts: dict[str, Layouts] = {}
         while True:
             added: list[Event] = []
             for folder in process_folders(self.path):
                 joining = statistics.setdefault(folder.name, Statistics())
+                filling = layouts.setdefault(folder.name, Layouts(self.problems))
                 segments = _segments(folder)
                 for segment in segments:
                     if segment not in tails:
                         tails[segment] = _Tail(segment)
-                    records = joining.joined(tails[segment].records(self.problems))
+                    records = joining.joined(filling.filled(tails[segment].records(self.problems)))
                     added += [Event(folder.name, _located(record, folder)) for record in records]
                     if segment != segments[-1]:
                         tails[segment].close()
@@ -131,6 +141,9 @@ def read_segment(path: Path, problems: Problems, advance: Advance) -> Iterator[c
         while line := file.readline(LONGEST_LINE):
             number += 1
             advance(len(line))
+            line = line.rstrip(b"\0")  # what a ring's process did not come to use
+            if not line:
+                break
             whole = line.endswith(b"\n") or _skip_line(file, advance)
             if not whole:
                 problems.add(f"{name} ends in a torn line; the rest was read")
@@ -252,6 +265,10 @@ class _Tail:
     def records(self, problems: Problems) -> Iterator[codec.Record]:
         """The records added since the last time."""
         while self._file is not None and (added := self._file.readline(LONGEST_LINE)):
+            if b"\0" in added:  # not written yet, in a ring: to be read anew the next time
+                written = added.rstrip(b"\0")
+                self._reopen(self._file.tell() - len(added) + len(written))
+                added = written
             self._rest += added
             if not added.endswith(b"\n") and len(self._rest) < LONGEST_LINE:
                 return
@@ -260,6 +277,12 @@ class _Tail:
                 yield _decoded(line, self._path)
             except codec.CodecError:
                 problems.add(f"{self._path.parent.name}/{self._path.name} has a line that is not a record")
+
+    def _reopen(self, at: int) -> None:
+        """Read on from ``at``, without what has been buffered."""
+        self.close()
+        self._file = open_regular(self._path)
+        self._file.seek(at)
 
     def close(self) -> None:
         """Nothing more comes: another segment has begun."""

@@ -1,0 +1,159 @@
+"""Black-box mode: what is written short reads back as what is written whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstfault.capture import boundary
+from firstfault.read.formats.recording import Recording as Read
+from firstfault.record import layout, schema
+from firstfault.record.sinks.ring import SEGMENTS
+from tests.conftest import Record
+from tests.unit.capture.test_repeats import CALLS, answer
+from tests.unit.recording import Recording, recording
+
+RING = 2**20
+
+
+def read_back(found: Recording) -> list[schema.Record]:
+    source = Read(found.folder)
+    records = [event.record for event in source.events(lambda count: None)]
+    assert source.problems.lines() == []
+    return records
+
+
+def calls(found: Recording) -> list[schema.Call]:
+    return [record for record in read_back(found) if isinstance(record, schema.Call)]
+
+
+def lines(found: Recording) -> list[bytes]:
+    (folder,) = found.folder.iterdir()
+    return [
+        line for path in sorted(folder.glob(layout.SEGMENTS)) for line in path.read_bytes().rstrip(b"\0").splitlines()
+    ]
+
+
+def test_the_second_call_is_short_and_reads_back_whole(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda x, scale: x * scale, "pkg.op")
+    tensors = [torch.ones(4, 3), torch.ones(4, 3)]
+    for tensor in tensors:
+        call(tensor, scale=2.5)
+    _, _, _, short_call, short_return = lines(found)
+    assert len(short_call) < 160
+    assert len(short_return) < 160
+    first, second = calls(found)
+    assert first.args is not None
+    assert second.args is not None
+    assert (second.op, second.site, second.kwargs) == (first.op, first.site, {"scale": 2.5})
+    assert [call.args[0].ptr for call in (first, second) if call.args] == [tensor.data_ptr() for tensor in tensors]  # type: ignore[union-attr]
+    returns = [record for record in read_back(found) if isinstance(record, schema.Return)]
+    assert all(record.described and isinstance(record.out, schema.Tensor) for record in returns)
+    assert [returned.out.shape for returned in returns] == [(4, 3)] * 2  # type: ignore[union-attr]
+
+
+def plain(record: schema.Record) -> dict[str, Any]:
+    """A record without what two runs of one program differ in, and what a short one does not keep."""
+    if isinstance(record, schema.Call):
+        return {
+            "op": record.op,
+            "args": [shown(value) for value in record.args or ()],
+            "kwargs": sorted((record.kwargs or {}).items(), key=lambda item: item[0])
+            and {name: shown(value) for name, value in (record.kwargs or {}).items()},
+        }
+    assert isinstance(record, schema.Return)
+    return {"out": shown(record.out), "mutated": record.mutated}
+
+
+def shown(value: schema.Value) -> Any:
+    if isinstance(value, schema.Tensor):
+        return (
+            value.shape,
+            value.dtype,
+            value.device,
+            value.stride,
+            value.nbytes,
+            value.contiguous,
+            value.requires_grad,
+            value.kind,
+        )
+    if isinstance(value, schema.Sequence):
+        return (value.name, [shown(item) for item in value.items])
+    return repr(value)
+
+
+def told(folder: Path, made: list[Any], **chosen: Any) -> list[dict[str, Any]]:
+    folder.mkdir(exist_ok=True)
+    with recording(folder, 3, text_dest=None, **chosen) as found:
+        for args, kwargs, how, context in made:
+            result = answer(how, args, kwargs)
+            with context():
+                boundary.wrap(lambda *a, _result=result, **k: _result, "op")(*args, **kwargs)
+        (process,) = found.folder.iterdir()
+        read = [event.record for event in Read(process).events(lambda count: None)]
+        for path in process.iterdir():
+            path.unlink()
+        process.rmdir()
+    return [plain(record) for record in read if isinstance(record, (schema.Call, schema.Return))]
+
+
+@pytest.mark.filterwarnings("ignore")
+@given(st.lists(CALLS, min_size=2, max_size=8))
+def test_any_sequence_of_calls_reads_back_as_in_full(tmp_path: Path, made: list[Any]) -> None:
+    assert told(tmp_path / "ring", made, ring_bytes=RING) == told(tmp_path / "whole", made)
+
+
+def test_each_segment_can_be_read_by_itself(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda x: x, "pkg.op")
+    x = torch.ones(4, 3)
+    for _ in range(8 * RING // 200):
+        call(x)
+    (folder,) = found.folder.iterdir()
+    assert len(list(folder.glob(layout.SEGMENTS))) == SEGMENTS
+    read = calls(found)
+    assert {call.op for call in read} == {"pkg.op"}
+    assert [call.n for call in read] == list(range(read[0].n, read[-1].n + 1))
+    assert read[0].n > 1
+
+
+def test_calls_nest(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    inner = boundary.wrap(lambda x: x, "inner")
+    outer = boundary.wrap(lambda x: inner(x), "outer")
+    for _ in range(3):
+        outer(torch.ones(2))
+    assert [(call.op, call.parent) for call in calls(found)] == [
+        ("outer", 0),
+        ("inner", 1),
+        ("outer", 0),
+        ("inner", 3),
+        ("outer", 0),
+        ("inner", 5),
+    ]
+
+
+def test_what_a_call_changes_in_place_is_told_of_short_ones_too(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda x, y: y.add_(x), "pkg.op")
+    x, y = torch.ones(2), torch.ones(2)
+    for _ in range(3):
+        call(x, y)
+    assert [record.mutated for record in read_back(found) if isinstance(record, schema.Return)] == [["arg[1]"]] * 3
+
+
+def test_the_same_operator_at_another_place_is_told_apart(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda x: x, "pkg.op")
+    x = torch.ones(2)
+    for _ in range(2):
+        call(x)
+        call(x)
+    sites = [call.site for call in calls(found)]
+    assert sites[0] == sites[2] != sites[1] == sites[3]
