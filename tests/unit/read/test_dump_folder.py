@@ -307,6 +307,32 @@ def test_containers_that_contain_too_much_or_themselves(tmp_path: Path) -> None:
     assert isinstance(second, schema.Sequence)
 
 
+def test_containers_that_name_one_item_again_and_again(tmp_path: Path) -> None:
+    """Ten times at each of twenty levels: 10**20 items in twenty keys."""
+    names = ["x"] * 10
+    flat = {"kwarg_a" + "_x" * depth + "__container": {"type": "dict", "keys": names} for depth in range(20)}
+    sglang_dump(tmp_path, 1, USUAL | {"input_metadata": flat})
+    calls, _ = calls_of(tmp_path)
+    found = (calls["op"][0].kwargs or {})["a"]
+    assert isinstance(found, schema.Mapping)
+    assert found.length == 10
+
+
+def test_named_arguments_beside_containers_of_like_names(tmp_path: Path) -> None:
+    flat = {
+        "kwarg_a_b": 1,
+        "kwarg_aB": 2,
+        "kwarg_a__container": {"type": "dict", "keys": ["b"]},
+        "kwarg_z": 3,
+        **{f"kwarg_k{index}__container": {"type": "list", "length": 0} for index in range(20_000)},
+    }
+    sglang_dump(tmp_path, 1, USUAL | {"input_metadata": flat})
+    calls, _ = calls_of(tmp_path)
+    kwargs = calls["op"][0].kwargs or {}
+    assert list(kwargs)[:4] == ["aB", "a", "z", "k0"]
+    assert kwargs["a"] == schema.Mapping("dict", 1, ["'b'"], [1])
+
+
 def test_calls_that_enclose_others_are_told_from_those_that_raised(tmp_path: Path) -> None:
     sglang_dump(tmp_path, 1, USUAL | {"function_name": "outer", "execution_status": "inputs_saved"}, "outer")
     sglang_dump(tmp_path, 2, USUAL | {"function_name": "inner"}, "sinner")
@@ -340,6 +366,7 @@ def test_safetensors_are_described_and_measured(tmp_path: Path) -> None:
 
 
 HEADER = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+MANY_DIMS = HEADER.replace(b"[2]", b"[" + b"999999999," * 10**5 + b"2]")
 
 
 @pytest.mark.parametrize("data", [
@@ -349,6 +376,7 @@ HEADER = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
     len(HEADER).to_bytes(8, "little") + HEADER.replace(b"F32", b"ABC"),
     (10**5).to_bytes(8, "little") + b"[" * 10**5,
     (len(HEADER) + 18).to_bytes(8, "little") + HEADER.replace(b"[2]", b"[9999999999999999999]"),
+    len(MANY_DIMS).to_bytes(8, "little") + MANY_DIMS,
 ])  # fmt: skip
 def test_safetensors_that_are_none_are_told(tmp_path: Path, data: bytes) -> None:
     folder = sglang_dump(tmp_path, 1, USUAL | {"execution_status": "inputs_saved"})

@@ -23,6 +23,7 @@ from firstfault.diagnose.report import Report
 from firstfault.errors import UnreadableInput
 from firstfault.read.formats import torch_archive
 from firstfault.read.formats.saved_tensor import SavedTensor
+from firstfault.record import codec, schema
 from tests.unit.read.survival import survives
 
 
@@ -532,6 +533,24 @@ def test_a_dump_of_what_is_no_file_is_named_and_not_waited_for(
         assert found.problems != []
 
 
-def test_saved_tensors_refuse_what_cannot_be() -> None:
+@pytest.mark.parametrize(
+    ("shape", "stride", "offset"),
+    [
+        ((2,), (1, 1), 0),
+        ((-1,), (1,), 0),
+        ((2,), (-1,), 0),
+        ((2,), (1,), -1),
+        ((2**40, 2**40), (1, 1), 0),
+        ((1,) * 65, None, 0),
+        ((2**2000,) * 100_000, None, 0),  # whose product would take hours
+        ((1,), (2**2000,) * 100_000, 0),
+    ],
+)
+def test_saved_tensors_refuse_what_cannot_be(shape: Any, stride: Any, offset: int) -> None:
     with pytest.raises(UnreadableInput):
-        SavedTensor((2,), "torch.float32", (1, 1), 0, "0", "cpu")
+        SavedTensor(shape, "torch.float32", stride, offset, "0", "cpu")
+
+
+def test_the_largest_saved_tensor_fits_a_record() -> None:
+    described = SavedTensor((2**61,), "torch.complex128", (1,), 0, "0", "cpu").described()
+    assert codec.decode(codec.encode(schema.Return(1, 0, described=True, out=described)))

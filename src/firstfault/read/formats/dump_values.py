@@ -21,6 +21,7 @@ from firstfault.read.formats.values import plain_text, too_deep
 from firstfault.record import schema
 
 MOST_ITEMS = 100_000
+"""Items of all containers of one side of a call, however deep they lie."""
 _DEEPEST = 20
 _CONTAINER = "__container"
 _POSITIONAL = re.compile(r"arg_(\d{1,4})(?:_.*)?", re.DOTALL)
@@ -38,11 +39,21 @@ def arguments(
     keys = [*restored.flat, *restored.tensors]
     numbers = [int(match[1]) for key in keys if (match := _POSITIONAL.fullmatch(key))]
     positional = [restored.value(f"arg_{index}") for index in range(max(numbers, default=-1) + 1)]
-    named = [key for key in keys if key.startswith("kwarg_")]
-    containers = tuple(key.removesuffix(_CONTAINER) + "_" for key in named if key.endswith(_CONTAINER))
-    outer = {key.removesuffix(_CONTAINER): None for key in named}
-    tops = [key for key in outer if not (containers and key.startswith(containers))]
-    return positional, {key.removeprefix("kwarg_"): restored.value(key) for key in tops}
+    named = {key.removesuffix(_CONTAINER): None for key in keys if key.startswith("kwarg_")}
+    inside = _inside([*named], {key.removesuffix(_CONTAINER) for key in keys if key.endswith(_CONTAINER)})
+    return positional, {key.removeprefix("kwarg_"): restored.value(key) for key in named if key not in inside}
+
+
+def _inside(keys: list[str], containers: set[str]) -> set[str]:
+    """The keys of what lies in a container: sorted so, they follow that of the container."""
+    found: set[str] = set()
+    outer = None
+    for key in sorted(keys, key=lambda key: key + "_"):
+        if outer is not None and key.startswith(outer):
+            found.add(key)
+        elif key in containers:
+            outer = key + "_"
+    return found
 
 
 def result(metadata: dict[str, Any], saved: Mapping[str, SavedTensor]) -> schema.Value:
@@ -76,6 +87,7 @@ class _Restored:
 
     def __init__(self, flat: dict[str, Any], saved: Mapping[str, SavedTensor], details: dict[str, Any]) -> None:
         self.flat = flat
+        self._left = MOST_ITEMS
         self.tensors: dict[str, schema.Tensor] = {key: tensor.described() for key, tensor in saved.items()}
         for key, detail in details.items():
             self._complete(key, detail, only_known=bool(saved))
@@ -89,12 +101,18 @@ class _Restored:
             return self._nested(self.flat.get(key), depth)
         name, names = _text(container.get("type", "list")), container.get("keys")
         if isinstance(names, list):
-            shown = [_text(item) for item in names[:MOST_ITEMS]]
+            shown = [_text(item) for item in names[: self._granted(len(names))]]
             values = [self.value(f"{key}_{item}", depth + 1) for item in shown]
             return schema.Mapping(name, len(names), [repr(item) for item in shown], values)
         length = _count(container.get("length"))
-        items = [self.value(f"{key}_{index}", depth + 1) for index in range(min(length, MOST_ITEMS))]
+        items = [self.value(f"{key}_{index}", depth + 1) for index in range(self._granted(length))]
         return schema.Sequence(name, length, items)
+
+    def _granted(self, count: int) -> int:
+        """How many of a container's items are put together: a few keys can name any number of them."""
+        granted = min(count, self._left)
+        self._left -= granted
+        return granted
 
     def _nested(self, value: Any, depth: int) -> schema.Value:
         """A value that the metadata holds itself, with its items inside it as FlashInfer writes them."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from firstfault.errors import UnreadableInput
-from firstfault.read.formats.values import element_size
+from firstfault.read.formats.values import element_size, nbytes
 from firstfault.record import schema
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ PIECE = 2**22
 MOST_DIMS = 64
 LARGEST = 2**62
 """No extent, step, offset or number of elements is larger."""
+IMPOSSIBLE = "it describes a tensor that cannot be"
 
 _NUMPY_DTYPES = {
     "bool": "u1",
@@ -52,10 +53,10 @@ class SavedTensor:
     location: str
 
     def __post_init__(self) -> None:
-        strides = self.stride if self.stride is not None else (0,) * len(self.shape)
-        numbers = (*self.shape, *strides, self.offset, math.prod(self.shape))
-        if len(self.shape) != len(strides) or len(strides) > MOST_DIMS or not all(0 <= n < LARGEST for n in numbers):
-            raise UnreadableInput("it describes a tensor that cannot be")
+        strides = self.stride if self.stride is not None else self.shape
+        possible = all(map(_are_possible, (self.shape, strides, (self.offset,)))) and len(strides) == len(self.shape)
+        if not possible or math.prod(self.shape) >= LARGEST:
+            raise UnreadableInput(IMPOSSIBLE)
 
     def described(self) -> schema.Tensor:
         """As a record's tensor; the device is the one that it was saved from, if the file says so."""
@@ -65,7 +66,7 @@ class SavedTensor:
             device=self.location,
             stride=self.stride,
             offset=self.offset,
-            nbytes=math.prod(self.shape) * element_size(self.dtype),
+            nbytes=nbytes(self.shape, self.dtype),
             contiguous=self.is_contiguous,
         )
 
@@ -87,8 +88,19 @@ class SavedTensor:
         return 1 + sum((extent - 1) * step for extent, step in zip(self.shape, self.stride, strict=True))
 
 
+def _are_possible(numbers: tuple[int, ...]) -> bool:
+    """Whether a tensor can have these extents or steps; asked first, as a product of thousands takes for ever."""
+    return len(numbers) <= MOST_DIMS and all(0 <= number < LARGEST for number in numbers)
+
+
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The steps of a contiguous tensor."""
+    """The steps of a contiguous tensor.
+
+    Raises:
+        UnreadableInput: no tensor has that shape.
+    """
+    if not _are_possible(shape):
+        raise UnreadableInput(IMPOSSIBLE)
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)

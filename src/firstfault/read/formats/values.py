@@ -287,7 +287,7 @@ def tensor(texts: dict[str, str]) -> schema.Tensor:
         dtype=dtype,
         device=_word(texts.get("device", "")),
         stride=None if stride == "None" else _extents(stride),
-        nbytes=_nbytes(shape, dtype),
+        nbytes=nbytes(shape, dtype),
         contiguous=_word(texts.get("is_contiguous", "True")) == "True",
         requires_grad=_word(texts.get("requires_grad", "False")) == "True",
         statistics=texts.get("statistics"),
@@ -305,7 +305,7 @@ def _usual_tensor(match: re.Match[str]) -> schema.Tensor:
     shape, dtype, device, grad, contiguous, low, high, mean, nan, inf, stride = match.groups()
     extents = _extents(shape)
     described = schema.Tensor(extents, dtype, device, _extents(stride) if stride else None)
-    described.nbytes = _nbytes(extents, dtype)
+    described.nbytes = nbytes(extents, dtype)
     described.contiguous = contiguous == "True"
     described.requires_grad = grad == "True"
     if low is not None:
@@ -347,8 +347,12 @@ def _extent(text: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
-    return min(math.prod(max(extent, 0) for extent in shape) * element_size(dtype), _LARGEST)
+def nbytes(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of all elements, up to what JSON can carry; an unknown extent counts as 0."""
+    total = element_size(dtype)
+    for extent in shape:  # a line can name thousands, whose product would take for ever
+        total = min(total * max(extent, 0), _LARGEST)
+    return total
 
 
 def _uncommented(text: str) -> str:
