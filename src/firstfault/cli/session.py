@@ -30,10 +30,24 @@ KEPT_VARIABLES = re.compile(
 )
 """Environment variables that a recording names; all others stay out of it."""
 
-SECRET = re.compile(r"SECRET|PASSW|CREDENTIAL|(KEY|TOKEN|PASS|AUTH|AUTHORIZATION)$", re.IGNORECASE)
+_ANYWHERE = "SECRET|PASSW|CREDENTIAL"
+_AT_END = "KEY|TOKEN|PASS|AUTH|AUTHORIZATION"
+SECRET = re.compile(f"{_ANYWHERE}|({_AT_END})$", re.IGNORECASE)
 """Names of options and variables whose values are secret: ``--api-key``, not ``--tokenizer`` or ``--max-tokens``."""
 
-SECRET_TEXT = re.compile(r"(?<=Bearer )\S+|(?<=://)[^/@\s]+(?=@)|\b(?:hf_|sk-)[\w-]{16,}", re.IGNORECASE)
+_NAME = rf"(?:[\w-]*(?:{_ANYWHERE})[\w-]*|[\w-]*(?:{_AT_END}))"
+_VALUE = r"""(?:"(?:[^"\\]|\\.)*"?|'[^']*'?|\\.|[^\s"'`;&|\\])+"""
+_NAMED_SECRET = re.compile(
+    r"""(?<![\w-])(?:([\w-]*AUTHORIZATION["']?\s*[:=]\s*["']?(?:(?:Basic|Bearer|Digest|Token)\s+)?)[^"'\n]+"""
+    rf"""|({_NAME}[\\"'\])]*\s*[:=]+\s*){_VALUE}|(-{_NAME}\s+)(?!-){_VALUE})""",
+    re.IGNORECASE,
+)
+"""A secret by name inside a word, as in a script or a header: ``NAME=value``, ``Name: value``, ``--name value``."""
+
+_WORD = re.compile(r"[^\s\"']+")
+"""What stands before the ``=`` of an option or a variable, and not of a script."""
+
+SECRET_TEXT = re.compile(r"(?<=Bearer )[^\s\"']+|(?<=://)[^/@\s]+(?=@)|\b(?:hf_|sk-)[\w-]{16,}", re.IGNORECASE)
 """What is secret wherever it stands: bearer tokens, passwords in URLs, the keys of well-known services."""
 
 REDACTED = "[redacted]"
@@ -142,7 +156,7 @@ def redact(command: list[str]) -> list[str]:
         is_option = word.startswith("--") or (word.startswith("-") and len(word) == 2)
         if hide_next and not is_option:
             shown.append(REDACTED)
-        elif secret and equals:
+        elif secret and equals and _WORD.fullmatch(name):
             shown.append(f"{name}={REDACTED}")
         else:
             shown.append(_redacted(word))
@@ -158,7 +172,8 @@ def _level(level: int) -> Level:
 
 
 def _redacted(text: str) -> str:
-    return SECRET_TEXT.sub(REDACTED, text)
+    named = _NAMED_SECRET.sub(lambda match: f"{match[match.lastindex or 0]}{REDACTED}", text)
+    return SECRET_TEXT.sub(REDACTED, named)
 
 
 def _machine() -> dict[str, Any]:
