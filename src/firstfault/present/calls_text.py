@@ -10,8 +10,8 @@ log holds.
 from __future__ import annotations
 
 import fnmatch
-from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from firstfault.read.events import Event
 from firstfault.read.formats.kernel_api_log import MAIN
@@ -33,19 +33,26 @@ def texts(events: Iterable[Event], printer: Printer, last: int | None) -> Iterat
     if last is None:
         yield from filter(None, map(printer.block, events))
         return
-    kept: dict[str, deque[list[str]]] = {}
-    for event in events:
-        text = printer.block(event)
-        if not text:
-            continue
-        blocks = kept.setdefault(event.process, deque(maxlen=last))
-        if isinstance(event.record, schema.Call) or not blocks:
-            blocks.append([text])
-        else:
-            blocks[-1].append(text)
-    for blocks in kept.values():
-        for parts in blocks:
-            yield from parts
+    kept: dict[str, dict[int, list[_Block]]] = {}
+    for order, event in enumerate(events):
+        if text := printer.block(event):
+            _keep(kept.setdefault(event.process, {}), event.record, (order, text), last)
+    for calls in kept.values():
+        yield from (text for _, text in sorted(block for blocks in calls.values() for block in blocks))
+
+
+_Block: TypeAlias = tuple[int, str]
+"""When it was written, and its text."""
+
+
+def _keep(calls: dict[int, list[_Block]], record: schema.Record, block: _Block, last: int) -> None:
+    """Take in a block of a call by its number, where that is one of the last."""
+    if isinstance(record, schema.Call):
+        calls[record.n] = [block]
+        if len(calls) > last:
+            del calls[next(iter(calls))]
+    elif isinstance(record, (schema.Dump, schema.Return, schema.Raise)) and record.n in calls:
+        calls[record.n].append(block)
 
 
 class Printer:

@@ -78,9 +78,17 @@ def test_only_the_last(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(as_text(STORY))
     whole = as_text(STORY)
-    assert shown(path, last=1) == whole[whole.rindex("=" * 80) :]
+    assert shown(path, last=1) == as_text(STORY[4:7])
+    assert shown(path, last=2) == as_text(STORY[1:7])
     assert shown(path, last=3) == shown(path, last=100) == whole
     assert shown(path, "outer", last=1).count("API Call: ") == 1
+
+
+def test_the_ends_of_calls_that_are_not_among_the_last_are_left_out(tmp_path: Path) -> None:
+    ends: list[schema.Record] = [returned(2, 222), raised(1)]
+    path = recording(tmp_path, [header(), call(1, "outer"), call(2, "inner", parent=1), *ends])
+    assert shown(path, last=1) == as_text([call(2, "inner"), returned(2, 222)])
+    assert shown(path, last=2) == as_text([call(1, "outer"), call(2, "inner"), *ends])
 
 
 def test_the_last_of_each_process(tmp_path: Path) -> None:
