@@ -5,109 +5,161 @@ any call is, under a number for what it looks like; those after it are that numb
 addresses of their tensors:
 
     {"type":"call","n":4242,"t":1764418858000000000,"tid":77,"layout":37,"ptrs":[140232,140800]}
+
+It is meant to stay on in production, so it does with few steps what ``Recorder`` and ``OpenCall`` do with many,
+and does not watch for what a call changes in place without saying so.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any, TypeAlias
+import sys
+from time import time_ns
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import torch
 
 from firstfault.capture import describe, guard
+from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.repeats import Layout, Repeats
-from firstfault.capture.writers import RecordWriter
-from firstfault.record import codec, schema
+from firstfault.capture.sites import site_of
+from firstfault.record import schema
 from firstfault.record.sinks.ring import Ring
 
-_Where: TypeAlias = "tuple[str, ...]"
+if TYPE_CHECKING:
+    from firstfault.capture.recorder import Recorder
+    from firstfault.capture.writers import RecordWriter
+
+_Looks: TypeAlias = "tuple[tuple[str, ...], tuple[Any, ...], tuple[str, ...]]"
+"""What tells the looks of a call apart: operator and place, values, and the names of those by keyword."""
+
+_FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
+_TUPLE = ("",)
+_encode = msgspec.json.Encoder().encode
+_data_ptr = torch.Tensor.data_ptr
 
 
 class _Known:
-    """What one side of a call looks like: its number, and the segment that describes it."""
+    """What one side of a call looks like: its number, and the last segment that describes it."""
 
-    __slots__ = ("number", "paths", "segment")
+    __slots__ = ("number", "segment")
 
-    def __init__(self, number: int, paths: list[tuple[describe.PathKey, ...]]) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.paths = paths
         self.segment = 0
 
 
 class BlackBox:
     """Writes calls and their returns to a ring, each look once a segment."""
 
-    def __init__(self, writer: RecordWriter, ring: Ring) -> None:
+    def __init__(self, recorder: Recorder, writer: RecordWriter, ring: Ring) -> None:
+        self.recorder = recorder
         self._writer = writer
         self._ring = ring
         self._numbers = itertools.count(1)
         self._inputs: Repeats[_Known] = Repeats()
         self._outputs: Repeats[_Known] = Repeats()
 
-    def call(self, record: schema.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[describe.Watched]:
-        """Write a call; what tells later which of its arguments were written to."""
-        where = (record.op, record.target, record.site)
+    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
+        """Write that a call begins."""
+        recorder, calls = self.recorder, thread.calls
+        call = BlackBoxCall(self, recorder.next_number(), op, thread)
+        where = (op, target, site_of(sys._getframe(_FRAMES_TO_BOUNDARY).f_back))
+        record = schema.Call(call.n, time_ns(), "", "boundary", calls[-1].n if calls else 0, thread.tid)
+        markers = recorder.markers or recorder.open_markers()
+        if markers is not None:
+            call.markers = markers
+            record.device, record.stream = markers.place()
+        calls.append(call)
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         layout = self._inputs.find(where, values, names)
-        if layout is not None:
-            record.op, record.target, record.site = "", "boundary", ""
-            tensors = layout.tensors(values)
-            if self._written(record, layout.text, tensors):
-                return describe.watch(layout.text.paths, tensors)
+        if layout is None or not self._write_short(record, layout, values):
             record.op, record.target, record.site = where
-        walk = describe.Walk()
-        with guard.unseen():
-            record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
-            known = self._known(self._inputs, layout, (where, values, names), walk)
-        self._describe(record, known)
-        return describe.watched(walk.found)
+            walk = describe.Walk()
+            with guard.unseen():
+                record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
+                self._write_whole(record, self._inputs, layout, (where, values, names), walk)
+        if markers is not None:
+            markers.begin(call.n, record.device, record.stream)
+        return call
 
-    def returned(self, record: schema.Return, op: str, result: Any) -> None:
-        """Write a return with its result."""
-        where = (op,)
-        values, names = (result, ("",)) if type(result) is tuple else ((result,), ())
+    def returned(self, call: BlackBoxCall, record: schema.Return, result: Any) -> None:
+        """Write that a call came back with ``result``."""
+        values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
+        where = (call.op,)
         layout = self._outputs.find(where, values, names)
-        if layout is not None and self._written(record, layout.text, layout.tensors(values)):
-            return
-        walk = describe.Walk()
-        with guard.unseen():
-            record.described, record.out = True, describe.describe(result, walk)
-            known = self._known(self._outputs, layout, (where, values, names), walk)
-        self._describe(record, known)
+        if layout is None or not self._write_short(record, layout, values):
+            walk = describe.Walk()
+            with guard.unseen():
+                record.described, record.out = True, describe.describe(result, walk)
+                self._write_whole(record, self._outputs, layout, (where, values, names), walk)
 
-    def _written(self, record: schema.Call | schema.Return, known: _Known, tensors: tuple[torch.Tensor, ...]) -> bool:
+    def _write_short(
+        self, record: schema.Call | schema.Return, layout: Layout[_Known], values: tuple[Any, ...]
+    ) -> bool:
         """Write a record by the number of what it looks like, if this segment describes that and has room."""
-        if known.segment != self._ring.index:
-            return False
+        known = layout.text
         record.layout = known.number
-        record.ptrs = describe.addresses(tensors)
-        line = codec.encode(record)
-        if self._ring.fits(len(line)):
-            self._writer.line(line)
+        record.ptrs = list(map(_data_ptr, layout.tensors(values)))
+        if self._ring.append(_encode(record) + b"\n", known.segment):
             return True
         record.ptrs = None
         return False
 
-    def _known(
+    def _write_whole(
         self,
+        record: schema.Call | schema.Return,
         repeats: Repeats[_Known],
         layout: Layout[_Known] | None,
-        looks: tuple[_Where, tuple[Any, ...], tuple[str, ...]],
+        looks: _Looks,
         walk: describe.Walk,
-    ) -> _Known | None:
-        """What a call that is described now will be known as; None where it cannot be told from others."""
-        if layout is not None:
-            return layout.text
-        if any(item.unreachable is not None for item in walk.found):
-            return None
-        known = _Known(next(self._numbers), [item.path for item in walk.found])
-        return known if repeats.keep(*looks, known) else None
-
-    def _describe(self, record: schema.Call | schema.Return, known: _Known | None) -> None:
-        """Write a record with all that it looks like."""
+    ) -> None:
+        """Write a record with all that it looks like, under a number if that can be told from others."""
+        known = layout.text if layout is not None else self._new(repeats, looks, walk)
         if known is None:
-            self._writer.line(codec.encode(record))
+            self._writer.line(_encode(record) + b"\n")
             return
         record.layout, known.segment = known.number, 0
-        if self._writer.line(codec.encode(record)):
+        if self._writer.line(_encode(record) + b"\n"):
             known.segment = self._ring.index
+
+    def _new(self, repeats: Repeats[_Known], looks: _Looks, walk: describe.Walk) -> _Known | None:
+        if any(item.unreachable is not None for item in walk.found):
+            return None
+        known = _Known(next(self._numbers))
+        return known if repeats.keep(*looks, known) else None
+
+
+class BlackBoxCall(OpenCall):
+    """A call that a black box has written the begin of."""
+
+    __slots__ = ("_box",)
+
+    def __init__(self, box: BlackBox, n: int, op: str, thread: Thread) -> None:
+        self._box = box
+        self._recorder = box.recorder
+        self._thread = thread
+        self.n = n
+        self.op = op
+        self.dump = self.markers = None
+        self.mutates = ()
+
+    def returned(self, result: Any) -> None:
+        """Write that the call came back, with its result and what it is declared to change in place."""
+        thread = self._thread
+        if self._recorder.closed or not self._leave():
+            return
+        thread.busy = True
+        try:
+            record = schema.Return(self.n, time_ns(), thread.tid)
+            if self.markers is not None:
+                record.device, record.stream = self.markers.place()
+                self.markers.end(self.n, record.device, record.stream)
+            if self.mutates:
+                record.mutated = [describe.label((where,)) for where in self.mutates]
+            self._box.returned(self, record, result)
+        except Exception as error:
+            guard.internal_error("recording a return", error)
+        finally:
+            thread.busy = False

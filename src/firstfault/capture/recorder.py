@@ -17,32 +17,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 import torch
 
 from firstfault import settings
-from firstfault.capture import describe, dump, guard, progress, stats, text_only, writers
+from firstfault.capture import describe, dump, guard, open_call, progress, stats, text_only, writers
 from firstfault.capture.black_box import BlackBox
+from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of
 from firstfault.record import schema
 from firstfault.record.sinks.ring import Ring
 from firstfault.settings import Level, Settings
 
 _FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
-
-
-class Thread:
-    """What is kept of each thread: the calls it is in, and whether it is in the middle of recording one."""
-
-    __slots__ = ("busy", "calls", "tid")
-
-    def __init__(self) -> None:
-        self.calls: list[OpenCall] = []
-        self.busy = False
-        self.tid = threading.get_native_id()
 
 
 class _Threads(threading.local):
@@ -62,6 +51,8 @@ class Recorder:
         self.hidden = guard.reading if self.reads_values else guard.unseen
         self.threads = _Threads()
         self._pid = os.getpid()
+        self.closed = False
+        """Whether this process was forked from the one that it records."""
         self._count = itertools.count(1)
         self._begun = 0
         self.writers: list[writers.Writer] = []
@@ -70,38 +61,36 @@ class Recorder:
         self.text = writers.open_text(chosen)
         if self.text is not None:
             self.writers.append(self.text)
-        self.black_box: BlackBox | None = None
+        self.short: text_only.TextOnly | BlackBox | None = None
+        """The short way of a call, where what is recorded allows one."""
         if (opened := writers.open_record(chosen)) is not None:
             self._record, folder = opened
             self.writers.append(self._record)
             if isinstance(self._record.sink, Ring) and self.text is None and chosen.level == Level.METADATA:
-                self.black_box = BlackBox(self._record, self._record.sink)
+                self.short = BlackBox(self, self._record, self._record.sink)
         self.dumper: dump.Dumper | None = None
         if chosen.level >= Level.DUMPS:
             self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)
         self._folder = folder
-        self._markers: progress.Markers | None = None
+        self.markers: progress.Markers | None = None
         self._wants_markers = folder is not None
-        self.text_only: text_only.TextOnly | None = None
         if self.text is not None and self._record is None:
-            self.text_only = text_only.of_level(chosen.level, self.text)
+            self.short = text_only.of_level(chosen.level, self.text)
 
     def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
         """Write that a call begins, and save its inputs at level 10."""
-        n = self._begun = next(self._count)
+        n = self.next_number()
         calls = thread.calls
         record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
         if self._record is not None:
             record.site = site_of(sys._getframe(_FRAMES_TO_BOUNDARY).f_back)
         call = OpenCall(self, n, op, thread)
-        markers = self._markers or self._open_markers()
+        markers = self.markers or self.open_markers()
         if markers is not None:
             call.markers = markers
             record.device, record.stream = markers.place()
         calls.append(call)
-        if self.black_box is not None:
-            call.watched = self.black_box.call(record, args, kwargs)
-        elif not self.describes:
+        if not self.describes:
             for writer in self.writers:
                 writer.call(record)
         else:
@@ -111,18 +100,23 @@ class Recorder:
             markers.begin(n, record.device, record.stream)
         return call
 
-    def _open_markers(self) -> progress.Markers | None:
+    def next_number(self) -> int:
+        """The number of a call that begins."""
+        n = self._begun = next(self._count)
+        return n
+
+    def open_markers(self) -> progress.Markers | None:
         """The marker page, once the program uses CUDA; one note where it cannot be had."""
         if not self._wants_markers or not torch.cuda.is_initialized():
             return None
         try:
             assert self._folder is not None
-            self._markers = progress.open_markers(self._folder)
-            self._wants_markers = self._markers is None  # not just now: tried again at the next call
+            self.markers = progress.open_markers(self._folder)
+            self._wants_markers = self.markers is None  # not just now: tried again at the next call
         except (progress.MarkersUnavailable, OSError) as reason:
             self._wants_markers = False
             self.note("markers", f"no progress markers: {reason}")
-        return self._markers
+        return self.markers
 
     def note(self, code: str, message: str, n: int = 0) -> None:
         """Write a note into the recording."""
@@ -143,13 +137,14 @@ class Recorder:
         try:
             if self._record is not None:
                 self._record.end(schema.End(time.time_ns(), self._begun))
-            if self._markers is not None:
-                self._markers.keep()
+            if self.markers is not None:
+                self.markers.keep()
         except Exception as error:
             guard.internal_error("ending the recording", error)
 
     def close(self) -> None:
         """Give the files back without a word, as a forked child does with those of its parent."""
+        self.closed = True
         closing, self.writers, self._record = self.writers, [], None
         for writer in closing:
             with suppress(OSError):
@@ -181,115 +176,10 @@ class Recorder:
         try:
             opened = dumper.begin(record, walk.found, walk.cut)
         except Exception as error:
-            self.dumped(record.n, "inputs", skipped=_why_not_dumped(error))
+            self.dumped(record.n, "inputs", skipped=open_call.why_not_dumped(error))
             return None
         self.dumped(record.n, "inputs", str(opened.folder), opened.nbytes)
         return opened
-
-
-class OpenCall:
-    """A call that has begun and not ended."""
-
-    __slots__ = ("_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "watched")
-
-    def __init__(self, recorder: Recorder, n: int, op: str, thread: Thread) -> None:
-        self._recorder = recorder
-        self._thread = thread
-        self.n = n
-        self.op = op
-        self.watched: list[describe.Watched] = []
-        self.dump: dump.OpenDump | None = None
-        self.markers: progress.Markers | None = None
-        self.mutates: Collection[int | str] = ()
-
-    def returned(self, result: Any) -> None:
-        """Write that the call came back, with its result and what it changed in place."""
-        recorder, thread = self._recorder, self._thread
-        if recorder is not _current or not self._leave():
-            return
-        thread.busy = True
-        try:
-            self._returned(recorder, result)
-        except Exception as error:
-            guard.internal_error("recording a return", error)
-        finally:
-            thread.busy = False
-
-    def raised(self, error: BaseException) -> None:
-        """Write that the call ended in ``error``."""
-        recorder, thread = self._recorder, self._thread
-        if recorder is not _current or not self._leave():
-            return
-        thread.busy = True
-        try:
-            message = guard.message_of(error)
-            record = schema.Raise(self.n, time.time_ns(), describe.class_name(error), message, thread.tid)
-            if self.markers is not None:
-                record.device, record.stream = self.markers.place()
-                self.markers.end(self.n, record.device, record.stream)
-            for writer in recorder.writers:
-                writer.raised(record, self.op)
-            if self.dump is not None:
-                self._fail_dump(recorder, self.dump, error)
-        except Exception as internal:
-            guard.internal_error("recording an exception", internal)
-        finally:
-            thread.busy = False
-
-    def _returned(self, recorder: Recorder, result: Any) -> None:
-        record = schema.Return(self.n, time.time_ns(), self._thread.tid)
-        if self.markers is not None:
-            record.device, record.stream = self.markers.place()
-            self.markers.end(self.n, record.device, record.stream)
-        if recorder.black_box is not None:
-            record.mutated = [describe.label(path) for path in describe.changed(self.watched, self.mutates)]
-            recorder.black_box.returned(record, self.op, result)
-            return
-        if recorder.describes:
-            with recorder.hidden():
-                self._describe_result(recorder, record, result)
-        for writer in recorder.writers:
-            writer.returned(record)
-
-    def _describe_result(self, recorder: Recorder, record: schema.Return, result: Any) -> None:
-        walk = describe.Walk(dump=self.dump is not None)
-        record.described = True
-        record.out = describe.describe(result, walk)
-        changed = describe.changed(self.watched, self.mutates)
-        if recorder.reads_values:
-            stats.fill_all(walk.found)
-        if self.dump is not None:
-            changed += self._dump_outputs(recorder, self.dump, record, walk)
-        record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
-
-    def _dump_outputs(
-        self, recorder: Recorder, opened: dump.OpenDump, record: schema.Return, walk: describe.Walk
-    ) -> list[tuple[describe.PathKey, ...]]:
-        before = opened.nbytes
-        try:
-            changed = opened.finish(record.out, walk.found, walk.cut)
-        except Exception as error:
-            recorder.dumped(self.n, "outputs", skipped=_why_not_dumped(error))
-            return []
-        recorder.dumped(self.n, "outputs", str(opened.folder), opened.nbytes - before)
-        return changed
-
-    def _fail_dump(self, recorder: Recorder, opened: dump.OpenDump, error: BaseException) -> None:
-        try:
-            opened.fail(error)
-        except OSError as reason:
-            recorder.dumped(self.n, "outputs", skipped=str(reason))
-
-    def _leave(self) -> bool:
-        """Take the call off its thread's stack, with any that were never closed (a killed generator)."""
-        calls = self._thread.calls
-        if calls and calls[-1] is self:
-            calls.pop()
-            return True
-        if self not in calls:
-            return False
-        del calls[calls.index(self) :]
-        return True
 
 
 def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall | text_only.TextCall | None:
@@ -306,8 +196,8 @@ def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     thread.busy = True
     depth = len(thread.calls)
     try:
-        if recorder.text_only is not None:
-            return recorder.text_only.begin(thread, op, args, kwargs)
+        if recorder.short is not None:
+            return recorder.short.begin(thread, op, target, args, kwargs)
         return recorder.begin(thread, op, target, args, kwargs)
     except BaseException as error:
         del thread.calls[depth:]
@@ -377,10 +267,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _why_not_dumped(reason: Exception) -> str:
-    """The reason of a dump that was not made; the call itself goes on being recorded."""
-    if not isinstance(reason, (dump.Skipped, OSError, RuntimeError)):
-        guard.internal_error("saving a dump", reason)
-    return guard.message_of(reason)

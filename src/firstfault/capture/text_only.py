@@ -20,7 +20,7 @@ from firstfault.record import schema, text_log
 from firstfault.settings import Level
 
 if TYPE_CHECKING:
-    from firstfault.capture.recorder import Thread
+    from firstfault.capture.open_call import Thread
 
 Names: TypeAlias = "tuple[str, ...]"
 _TUPLE: Names = ("",)
@@ -30,7 +30,7 @@ _TUPLE: Names = ("",)
 class TextOnly(Protocol):
     """The text log of a process of whose calls nothing else is recorded."""
 
-    def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
         """Write that a call begins."""
 
 
@@ -50,7 +50,7 @@ class NamesOnly:
         self._text = text
         self._calls: dict[str, TextCall] = {}
 
-    def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
         """Write that a call begins."""
         self._text.opening(op, thread.tid)
         return self._calls.get(op) or self._calls.setdefault(op, TextCall(self._text, op))
@@ -88,7 +88,7 @@ class WithLayouts:
         self._inputs: Repeats[bytes] = Repeats()
         self._outputs: Repeats[bytes] = Repeats()
 
-    def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
         """Write that a call begins, and its arguments."""
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         layout = self._inputs.find(op, values, names)
@@ -123,7 +123,7 @@ class WithValues:
         self._inputs: Repeats[Template] = Repeats()
         self._outputs: Repeats[Template] = Repeats()
 
-    def begin(self, thread: Thread, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
         """Write that a call begins, then its arguments: reading values can take long, or never end."""
         text, tid = self.text, thread.tid
         text.opening(op, tid)

@@ -139,9 +139,9 @@ def test_calls_nest(record: Record) -> None:
     ]
 
 
-def test_what_a_call_changes_in_place_is_told_of_short_ones_too(record: Record) -> None:
+def test_what_a_call_is_declared_to_change_is_told_of_short_ones_too(record: Record) -> None:
     found = record(3, ring_bytes=RING, text_dest=None)
-    call = boundary.wrap(lambda x, y: y.add_(x), "pkg.op")
+    call = boundary.wrap(lambda x, y: y.add_(x), "pkg.op", mutates=(1,))
     x, y = torch.ones(2), torch.ones(2)
     for _ in range(3):
         call(x, y)

@@ -695,7 +695,7 @@ def test_a_tensor_given_twice_is_kept_as_any_other(record: Record) -> None:
         call(*given)
     assert found.text().count("shape=(2,)") == 15
     assert recorder._current is not None
-    text_only: Any = recorder._current.text_only
+    text_only: Any = recorder._current.short
     assert len(text_only._inputs._layouts["pkg.op"]) == 3
 
 

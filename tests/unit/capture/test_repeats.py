@@ -126,7 +126,7 @@ def test_what_is_kept_is_bounded(record: Record) -> None:
     from firstfault.capture import recorder
 
     assert recorder._current is not None
-    text_only: Any = recorder._current.text_only
+    text_only: Any = recorder._current.short
     assert len(text_only._inputs._layouts["op"]) == repeats.MOST_LAYOUTS
     assert found.text().count("SGLang Kernel API Call") == 100
 

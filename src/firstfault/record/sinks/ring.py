@@ -45,9 +45,16 @@ class Ring:
         self._end = 0
         self._begin()
 
-    def fits(self, size: int) -> bool:
-        """Whether so many bytes still go into the segment that is written to."""
-        return self._end + size <= self._size
+    def append(self, data: bytes, segment: int) -> bool:
+        """Append ``data`` to a segment if that is the one that is written to and has room; whether that was so."""
+        with self._writing:
+            begin = self._end
+            end = begin + len(data)
+            if segment != self.index or end > self._size or self._map is None:
+                return False
+            self._map[begin:end] = data
+            self._end = end
+        return True
 
     def write(self, data: bytes) -> None:
         """Append ``data``; it is never split over two segments.
@@ -55,16 +62,14 @@ class Ring:
         Raises:
             OSError: it is larger than a segment, or the next segment cannot be made.
         """
-        with self._writing:
-            end = self._end + len(data)
-            if end > self._size:
-                self._begin()
-                end = self._end + len(data)
-                if end > self._size:
-                    raise OSError(errno.EFBIG, f"a record of {len(data)} bytes is larger than a segment of the ring")
-            assert self._map is not None
-            self._map[self._end : end] = data
-            self._end = end
+        while not self.append(data, self.index):
+            with self._writing:
+                if self._end + len(data) > self._size:  # no other thread has just begun the next one
+                    self._begin()
+                    if self._end + len(data) > self._size:
+                        raise OSError(
+                            errno.EFBIG, f"a record of {len(data)} bytes is larger than a segment of the ring"
+                        )
 
     def write_last(self, data: bytes) -> int:
         """Write lines in the place of the last ones of this segment.

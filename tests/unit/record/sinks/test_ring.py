@@ -60,7 +60,8 @@ def test_the_disk_that_it_takes_is_constant_and_the_last_records_are_there(tmp_p
 def test_a_record_is_never_split(tmp_path: Path) -> None:
     sink = ring(tmp_path)
     sink.write(b"x" * (SIZE - 100) + b"\n")
-    assert not sink.fits(200)
+    assert not sink.append(b"y" * 200, sink.index)
+    assert not sink.append(b"y", sink.index + 1)
     sink.write(b"y" * 200 + b"\n")
     sink.close()
     assert [content.count(b"\n") for content in contents(tmp_path)] == [2, 2]

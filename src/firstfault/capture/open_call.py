@@ -1,0 +1,133 @@
+"""A call between its begin and its end, and the threads that calls are made in."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from firstfault.capture import describe, dump, guard, progress, stats
+from firstfault.record import schema
+
+if TYPE_CHECKING:
+    from firstfault.capture.recorder import Recorder
+
+
+class Thread:
+    """What is kept of each thread: the calls it is in, and whether it is in the middle of recording one."""
+
+    __slots__ = ("busy", "calls", "tid")
+
+    def __init__(self) -> None:
+        self.calls: list[OpenCall] = []
+        self.busy = False
+        self.tid = threading.get_native_id()
+
+
+class OpenCall:
+    """A call that has begun and not ended."""
+
+    __slots__ = ("_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "watched")
+
+    def __init__(self, recorder: Recorder, n: int, op: str, thread: Thread) -> None:
+        self._recorder = recorder
+        self._thread = thread
+        self.n = n
+        self.op = op
+        self.watched: list[describe.Watched] = []
+        self.dump: dump.OpenDump | None = None
+        self.markers: progress.Markers | None = None
+        self.mutates: Collection[int | str] = ()
+
+    def returned(self, result: Any) -> None:
+        """Write that the call came back, with its result and what it changed in place."""
+        recorder, thread = self._recorder, self._thread
+        if recorder.closed or not self._leave():
+            return
+        thread.busy = True
+        try:
+            self._returned(recorder, result)
+        except Exception as error:
+            guard.internal_error("recording a return", error)
+        finally:
+            thread.busy = False
+
+    def raised(self, error: BaseException) -> None:
+        """Write that the call ended in ``error``."""
+        recorder, thread = self._recorder, self._thread
+        if recorder.closed or not self._leave():
+            return
+        thread.busy = True
+        try:
+            message = guard.message_of(error)
+            record = schema.Raise(self.n, time.time_ns(), describe.class_name(error), message, thread.tid)
+            if self.markers is not None:
+                record.device, record.stream = self.markers.place()
+                self.markers.end(self.n, record.device, record.stream)
+            for writer in recorder.writers:
+                writer.raised(record, self.op)
+            if self.dump is not None:
+                self._fail_dump(recorder, self.dump, error)
+        except Exception as internal:
+            guard.internal_error("recording an exception", internal)
+        finally:
+            thread.busy = False
+
+    def _returned(self, recorder: Recorder, result: Any) -> None:
+        record = schema.Return(self.n, time.time_ns(), self._thread.tid)
+        if self.markers is not None:
+            record.device, record.stream = self.markers.place()
+            self.markers.end(self.n, record.device, record.stream)
+        if recorder.describes:
+            with recorder.hidden():
+                self._describe_result(recorder, record, result)
+        for writer in recorder.writers:
+            writer.returned(record)
+
+    def _describe_result(self, recorder: Recorder, record: schema.Return, result: Any) -> None:
+        walk = describe.Walk(dump=self.dump is not None)
+        record.described = True
+        record.out = describe.describe(result, walk)
+        changed = describe.changed(self.watched, self.mutates)
+        if recorder.reads_values:
+            stats.fill_all(walk.found)
+        if self.dump is not None:
+            changed += self._dump_outputs(recorder, self.dump, record, walk)
+        record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
+
+    def _dump_outputs(
+        self, recorder: Recorder, opened: dump.OpenDump, record: schema.Return, walk: describe.Walk
+    ) -> list[tuple[describe.PathKey, ...]]:
+        before = opened.nbytes
+        try:
+            changed = opened.finish(record.out, walk.found, walk.cut)
+        except Exception as error:
+            recorder.dumped(self.n, "outputs", skipped=why_not_dumped(error))
+            return []
+        recorder.dumped(self.n, "outputs", str(opened.folder), opened.nbytes - before)
+        return changed
+
+    def _fail_dump(self, recorder: Recorder, opened: dump.OpenDump, error: BaseException) -> None:
+        try:
+            opened.fail(error)
+        except OSError as reason:
+            recorder.dumped(self.n, "outputs", skipped=str(reason))
+
+    def _leave(self) -> bool:
+        """Take the call off its thread's stack, with any that were never closed (a killed generator)."""
+        calls = self._thread.calls
+        if calls and calls[-1] is self:
+            calls.pop()
+            return True
+        if self not in calls:
+            return False
+        del calls[calls.index(self) :]
+        return True
+
+
+def why_not_dumped(reason: Exception) -> str:
+    """The reason of a dump that was not made; the call itself goes on being recorded."""
+    if not isinstance(reason, (dump.Skipped, OSError, RuntimeError)):
+        guard.internal_error("saving a dump", reason)
+    return guard.message_of(reason)
