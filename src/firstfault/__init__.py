@@ -11,9 +11,11 @@ Nothing is read, opened or imported until one of the names below is used.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # from ``typing``, it would cost each Python that ``run --modules`` starts 10 ms
 if TYPE_CHECKING:
+    from typing import Any
+
     from firstfault.capture.boundary import (
         debug_kernel_api,
         maybe_wrap_debug_kernel,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import wrapt
 
 import firstfault
 from firstfault.cli import session
@@ -52,7 +51,7 @@ def _interpreter(folder: Path, *, installed: bool) -> tuple[str, Path]:
     venv.create(folder, symlinks=True)
     packages = next(folder.glob("lib/python3*/site-packages"))
     if installed:
-        homes = {Path(str(module.__file__)).parent.parent for module in (firstfault, wrapt, msgspec)}
+        homes = {Path(str(module.__file__)).parent.parent for module in (firstfault, msgspec)}
         (packages / "firstfault.pth").write_text("".join(f"{home}\n" for home in sorted(homes)))
     return str(folder / "bin" / "python"), packages
 
@@ -135,6 +134,115 @@ class TestProgramSees:
         words = [other_interpreter, "-c", LOOK]
 
         assert run(words, recorded(plain, tmp_path), tmp_path) == run(words, plain, tmp_path)
+
+
+IMPORTED = """
+    import sys
+    for again in range(2):
+        import torch
+        print(type(torch.__loader__), vars(torch.__loader__), torch.x)
+    print(sys.meta_path)
+"""
+
+
+class TestWaiting:
+    """For torch, in a process that may never import it."""
+
+    def test_imports_next_to_nothing(
+        self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]
+    ) -> None:
+        words = [interpreter[0], "-c", "import sys; print(*sys.modules)"]
+
+        before, after = (run(words, environ, tmp_path)[1] for environ in (plain, recorded(plain, tmp_path)))
+
+        ours = {"sitecustomize", "firstfault", "firstfault.capture", "firstfault.capture.bootstrap"}
+        assert set(after.split()) - set(before.split()) - ours <= {
+            "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "importlib.machinery",
+            "warnings", "_warnings", "__future__",
+        }  # fmt: skip
+
+    def test_leaves_nothing_behind(self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]) -> None:
+        write(tmp_path / "torch" / "__init__.py", "x = 1")
+        words = [interpreter[0], "-c", textwrap.dedent(IMPORTED)]
+
+        assert run(words, recorded(plain, tmp_path), tmp_path)[:2] == run(words, plain, tmp_path)[:2]
+
+    @pytest.mark.parametrize("how", ["importlib.util.find_spec('torch').loader", "importlib.import_module('torch')"])
+    @pytest.mark.parametrize("torch", [None, "torch/inner.py"])
+    def test_finds_what_there_is(
+        self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path], how: str, torch: str | None
+    ) -> None:
+        """No torch at all, or a mere folder of that name."""
+        if torch is not None:
+            write(tmp_path / torch, "")
+        code = f"""
+            import importlib.util, sys
+            sys.path[:] = [path for path in sys.path if "site-packages" not in path]
+            try:
+                found = {how}
+                print(found.__name__, found.__path__)
+            except Exception as error:
+                print(repr(error))
+        """
+        words = [interpreter[0], "-c", textwrap.dedent(code)]
+
+        expected = run(words, plain, tmp_path)
+
+        assert (expected[0], expected[2]) == (0, "")
+        assert run(words, recorded(plain, tmp_path), tmp_path)[:2] == expected[:2]
+
+    def test_works_with_other_finders_in_front_of_it(
+        self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]
+    ) -> None:
+        """Such as one that asks all others, as ours does."""
+        write(tmp_path / "torch" / "__init__.py", "x = 1")
+        code = """
+            import sys
+            from firstfault.capture.bootstrap import _Waiting, attach
+            attach()
+            import torch
+            print(torch.x, [finder for finder in sys.meta_path if isinstance(finder, _Waiting)])
+        """
+        words = [interpreter[0], "-c", textwrap.dedent(code)]
+
+        status, stdout, stderr = run(words, recorded(plain, tmp_path), tmp_path)
+
+        assert (status, stdout) == (0, "1 []\n")
+        assert stderr.count("modules are not recorded") == 2, "each has seen the import, and that this is no torch"
+
+    def test_a_loader_of_another_kind_is_left_alone(
+        self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]
+    ) -> None:
+        code = """
+            import importlib.util, sys
+            class Loader:
+                __slots__ = ()
+                def create_module(self, spec): return None
+                def exec_module(self, module): module.x = 1
+            class Finder:
+                def find_spec(self, name, path=None, target=None):
+                    return importlib.util.spec_from_loader(name, Loader()) if name == "torch" else None
+            sys.meta_path.insert(1, Finder())
+            import torch
+            print(torch.x)
+        """
+        words = [interpreter[0], "-c", textwrap.dedent(code)]
+
+        status, stdout, stderr = run(words, recorded(plain, tmp_path), tmp_path)
+
+        assert (status, stdout) == (0, "1\n")
+        assert stderr.startswith("firstfault: modules are not recorded in this process: AttributeError: ")
+        assert stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("variables", [{"FIRSTFAULT_MODULES": "0"}, {"FIRSTFAULT_MODULES": ""}])
+    def test_not_where_modules_are_not_asked_for(
+        self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path], variables: dict[str, str]
+    ) -> None:
+        words = [interpreter[0], "-c", "import sys; print(sys.meta_path)"]
+
+        seen = run(words, recorded(plain, tmp_path) | variables, tmp_path)
+
+        assert seen == run(words, plain, tmp_path)
 
 
 class TestSitecustomize:

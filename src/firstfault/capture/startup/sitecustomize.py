@@ -18,10 +18,11 @@ def _step_aside() -> None:
 def _run_the_one_behind() -> None:
     """Import the ``sitecustomize`` that this one stands in front of."""
     import importlib.machinery
-    import importlib.util
 
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
+        import importlib.util
+
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
