@@ -34,6 +34,7 @@ EXPECTED = {
     "cublas": "step_37",
     "side_stream": "step_37",
     "nested": "inner_37",
+    "graph_replay": "step_37",
     "unrecorded": "unrecorded work after step_37",
     "never_ends": "step_37",
 }
@@ -65,6 +66,7 @@ def matrix(peer: Path) -> Iterator[tuple[str, str, str, str]]:
                 "SGLANG_KERNEL_API_LOGLEVEL": "1",
                 "SGLANG_KERNEL_API_LOGDEST": str(log),
                 "FIRSTFAULT_LOGDEST": str(Path(folder) / "ours.log"),
+                "FIRSTFAULT_GRAPHS": "record",
             }
             said = hung(kind, recording, environ) if kind == "never_ends" else died(kind, recording, environ)
             calls = re.findall(r"API Call: (\w+)", log.read_text())

@@ -16,14 +16,10 @@ class ExitCode(IntEnum):
     """What a command's exit status means, the same for every command but ``run``."""
 
     OK = 0
-    BAD = 1
-    """The judged thing is bad."""
     USAGE = 2
     """Wrong usage, or input that cannot be read at all."""
     INCOMPLETE = 3
     """Answered, but the evidence or the collection was incomplete."""
-    CANNOT_TELL = 125
-    """As ``git bisect run`` wants it."""
 
 
 class FirstFaultError(Exception):

@@ -49,6 +49,7 @@ VARIABLES = (
     "FIRSTFAULT_DUMP_MAX_BYTES",
     "FIRSTFAULT_DUMP_MAX_CALLS",
     "FIRSTFAULT_DIR",
+    "FIRSTFAULT_GRAPHS",
     "FIRSTFAULT_MODE",
     "FIRSTFAULT_MODULES",
     "FIRSTFAULT_RING_BYTES",
@@ -71,6 +72,7 @@ class Settings:
         dump_max_bytes: how many bytes of dumps a process keeps; the oldest complete ones go first.
         dump_max_calls: how many complete dumps a process keeps.
         modules: whether every ``torch.nn.Module`` call is a boundary.
+        in_graphs: whether calls that are captured into CUDA graphs are followed at each replay.
         ring_bytes: how much of the last calls the recording of a process keeps, in bytes; 0 keeps all.
     """
 
@@ -83,6 +85,7 @@ class Settings:
     dump_max_bytes: int = 20 * 2**30
     dump_max_calls: int = 1000
     modules: bool = False
+    in_graphs: bool = False
     ring_bytes: int = 0
 
 
@@ -110,6 +113,7 @@ def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
         dump_max_bytes=_byte_count("FIRSTFAULT_DUMP_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_MAX_BYTES", "20G")),
         dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
         modules=_switch("FIRSTFAULT_MODULES", environ.get("FIRSTFAULT_MODULES", "0")),
+        in_graphs=_graphs("FIRSTFAULT_GRAPHS", environ.get("FIRSTFAULT_GRAPHS", "")),
         ring_bytes=_ring_bytes("FIRSTFAULT_RING_BYTES", environ.get("FIRSTFAULT_RING_BYTES", "64M"))
         if black_box
         else 0,
@@ -203,6 +207,12 @@ def _mode(name: str, value: str, environ: Mapping[str, str]) -> bool:
     if value == "blackbox" and not environ.get("FIRSTFAULT_DIR"):
         raise SettingError(f"{name}=blackbox needs FIRSTFAULT_DIR, the folder to record to")
     return value == "blackbox"
+
+
+def _graphs(name: str, value: str) -> bool:
+    if value not in ("", "skip", "record"):
+        raise SettingError(f"{name}={value!r} is not a way with CUDA graphs; accepted: skip, record")
+    return value == "record"
 
 
 def _ring_bytes(name: str, value: str) -> int:

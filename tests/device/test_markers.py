@@ -33,8 +33,8 @@ IN_STEP = [
 ]
 
 
-def start(folder: Path, kind: str) -> subprocess.Popen[str]:
-    environ = os.environ | {"FIRSTFAULT_DIR": str(folder / "recording"), "FIRSTFAULT_LOGLEVEL": "1"}
+def start(folder: Path, kind: str, **chosen: str) -> subprocess.Popen[str]:
+    environ = os.environ | {"FIRSTFAULT_DIR": str(folder / "recording"), "FIRSTFAULT_LOGLEVEL": "1"} | chosen
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), kind], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -85,6 +85,25 @@ def test_a_kernel_that_never_ends(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(DEADLINE)
+
+
+def test_a_fault_in_the_replay_of_a_graph(tmp_path: Path) -> None:
+    start(tmp_path, "graph_replay", FIRSTFAULT_GRAPHS="record").communicate(timeout=DEADLINE)
+    inside = where(tmp_path)[0].inside
+    assert inside is not None
+    assert (inside.graph, inside.replays, inside.reach, inside.call) == (1, 3, Reach.IN_CALL, 38)
+
+
+def test_a_graph_without_markers_is_named_by_its_replay(tmp_path: Path) -> None:
+    start(tmp_path, "graph_replay").communicate(timeout=DEADLINE)
+    first = where(tmp_path)[0]
+    assert (first.reach, first.call, first.inside) == (Reach.IN_CALL, 104, None)
+
+
+def test_a_black_box_names_the_call_too(tmp_path: Path) -> None:
+    start(tmp_path, "illegal_store", FIRSTFAULT_MODE="blackbox").communicate(timeout=DEADLINE)
+    first = where(tmp_path)[0]
+    assert (first.reach, first.call) == (Reach.IN_CALL, 37)
 
 
 def test_no_fault(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ class BlackBox:
         self._inputs: Repeats[_Known] = Repeats()
         self._outputs: Repeats[_Known] = Repeats()
 
-    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
+    def begin(
+        self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
+    ) -> OpenCall:
         """Write that a call begins."""
         recorder, calls = self.recorder, thread.calls
         call = BlackBoxCall(self, recorder.next_number(), op, thread)
@@ -70,7 +72,7 @@ class BlackBox:
         markers = recorder.markers or recorder.open_markers()
         if markers is not None:
             call.markers = markers
-            record.device, record.stream = markers.place()
+            record.device, record.stream, record.graph = markers.place(graph)
         calls.append(call)
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         layout = self._inputs.find(where, values, names)
@@ -81,7 +83,7 @@ class BlackBox:
                 record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
                 self._write_whole(record, self._inputs, layout, (where, values, names), walk)
         if markers is not None:
-            markers.begin(call.n, record.device, record.stream)
+            markers.begin(record)
         return call
 
     def returned(self, call: BlackBoxCall, record: schema.Return, result: Any) -> None:
@@ -154,8 +156,7 @@ class BlackBoxCall(OpenCall):
         try:
             record = schema.Return(self.n, time_ns(), thread.tid)
             if self.markers is not None:
-                record.device, record.stream = self.markers.place()
-                self.markers.end(self.n, record.device, record.stream)
+                self.markers.end(record)
             if self.mutates:
                 record.mutated = [describe.label((where,)) for where in self.mutates]
             self._box.returned(self, record, result)

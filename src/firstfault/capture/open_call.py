@@ -63,8 +63,7 @@ class OpenCall:
             message = guard.message_of(error)
             record = schema.Raise(self.n, time.time_ns(), describe.class_name(error), message, thread.tid)
             if self.markers is not None:
-                record.device, record.stream = self.markers.place()
-                self.markers.end(self.n, record.device, record.stream)
+                self.markers.end(record)
             for writer in recorder.writers:
                 writer.raised(record, self.op)
             if self.dump is not None:
@@ -77,8 +76,7 @@ class OpenCall:
     def _returned(self, recorder: Recorder, result: Any) -> None:
         record = schema.Return(self.n, time.time_ns(), self._thread.tid)
         if self.markers is not None:
-            record.device, record.stream = self.markers.place()
-            self.markers.end(self.n, record.device, record.stream)
+            self.markers.end(record)
         if recorder.describes:
             with recorder.hidden():
                 self._describe_result(recorder, record, result)

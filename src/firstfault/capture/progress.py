@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from firstfault.capture import cuda
-from firstfault.record import layout, marker_files, progress
+from firstfault.capture import cuda, graphs
+from firstfault.record import layout, marker_files, progress, schema
 from firstfault.record.layout import PRIVATE_FILE
 
 _DEVICE_MAP = 0x02  # CU_MEMHOSTREGISTER_DEVICEMAP
@@ -51,6 +51,9 @@ class Driver(Protocol):
 
     def current(self) -> tuple[int, int]:
         """The current device and the handle of its current stream; ``NOWHERE`` where no marker can be written."""
+
+    def captured_stream(self) -> int | None:
+        """The handle of the current stream while that is captured."""
 
 
 class CudaDriver:
@@ -99,17 +102,34 @@ class CudaDriver:
         except RuntimeError:
             return NOWHERE
 
+    def captured_stream(self) -> int | None:
+        """The handle of the current stream while that is captured."""
+        try:
+            stream: int = self._stream(self._device())
+            return stream if self._capturing() else None
+        except RuntimeError:
+            return None
+
 
 class _Slot(NamedTuple):
     offset: int
+    """In the page, in bytes."""
+    address: int
+    """Where the device writes."""
     lock: threading.Lock
 
 
 class Markers:
     """The marker page of this process."""
 
-    def __init__(self, path: Path, folder: Path, driver: Driver) -> None:
+    def __init__(self, path: Path, folder: Path, driver: Driver, *, in_graphs: bool = False) -> None:
         """Make the page at ``path`` for the process of ``folder``, and register it.
+
+        Args:
+            path: in shared memory.
+            folder: the folder of the process in its recording.
+            driver: the GPU's.
+            in_graphs: whether markers are captured into CUDA graphs, where each takes 3 µs of every replay.
 
         Raises:
             MarkersUnavailable: shared memory or the driver refused.
@@ -117,7 +137,12 @@ class Markers:
         self.path = path
         self._folder = folder.absolute()
         self._driver = driver
+        self._current = driver.current
+        self._write = driver.write
+        self._in_graphs = in_graphs
         self._slots: dict[tuple[int, int], _Slot] = {}
+        self._graph_slots: dict[int, _Slot] = {}
+        self._taken = 0
         self._taking = threading.Lock()
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
@@ -133,15 +158,32 @@ class Markers:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
         self._base = driver.register(address, progress.PAGE_BYTES)
 
-        self.place = driver.current
+    def place(self, graph: int) -> tuple[int, int, int]:
+        """Where a call begins: device, stream and graph, with ``graph`` the one that it replays.
 
-    def begin(self, call: int, device: int, stream: int) -> None:
-        """Mark that a call begins on a stream."""
-        self._mark(device, stream, progress.begin_marker(call))
+        The device is -1 while a graph is captured, which is then the graph: what is captured has not run.
+        """
+        device, stream = self._current()
+        return device, stream, graph if device >= 0 else graphs.capturing()
 
-    def end(self, call: int, device: int, stream: int) -> None:
-        """Mark that a call has ended."""
-        self._mark(device, stream, progress.end_marker(call))
+    def begin(self, call: schema.Call) -> None:
+        """Mark that a call begins, where it was found to be."""
+        marker = progress.begin_marker(call.n)
+        if call.device >= 0:
+            if call.graph and self._in_graphs:
+                self._restart(call.graph, call.stream)
+            self._mark(call.device, call.stream, marker)
+        elif call.graph and self._in_graphs:
+            self._mark_captured(call.graph, marker)
+
+    def end(self, record: schema.Return | schema.Raise) -> None:
+        """Mark that a call has ended, and note where."""
+        record.device, record.stream = self._current()
+        marker = progress.end_marker(record.n)
+        if record.device >= 0:
+            self._mark(record.device, record.stream, marker)
+        elif self._in_graphs and (graph := graphs.capturing()):
+            self._mark_captured(graph, marker)
 
     def keep(self) -> None:
         """Leave the page in the recording, and take its name from shared memory.
@@ -152,36 +194,61 @@ class Markers:
         self.path.unlink(missing_ok=True)
 
     def _mark(self, device: int, stream: int, marker: int) -> None:
-        if device < 0:
-            return
-        slot = self._slots.get((device, stream)) or self._slot(device, stream)
+        slot = self._slots.get((device, stream)) or self._slot((device, stream))
         if slot.offset < 0:
             return
         with slot.lock:  # two threads on one stream: what was enqueued last must be what is written last
             _ENQUEUED.pack_into(self._page, slot.offset + progress.ENQUEUED_OFFSET, marker)
-            self._driver.write(stream, self._base + slot.offset + progress.REACHED_OFFSET, marker & 0xFFFFFFFF)
+            self._write(stream, slot.address, marker & 0xFFFFFFFF)
 
-    def _slot(self, device: int, stream: int) -> _Slot:
-        """Take the next slot for a stream; an offset of -1 when all are taken."""
+    def _mark_captured(self, graph: int, marker: int) -> None:
+        """Capture a marker into a graph, which writes it at each replay."""
+        slot = self._graph_slots.get(graph) or self._graph_slot(graph)
+        stream = self._driver.captured_stream()
+        if slot.offset >= 0 and stream is not None:
+            self._write(stream, slot.address, marker & 0xFFFFFFFF)
+
+    def _restart(self, graph: int, stream: int) -> None:
+        """Count a replay of a graph, and let the device begin it at no marker."""
+        slot = self._graph_slots.get(graph)
+        if slot is None or slot.offset < 0:
+            return
+        with slot.lock:
+            (replays,) = _ENQUEUED.unpack_from(self._page, slot.offset + progress.ENQUEUED_OFFSET)
+            _ENQUEUED.pack_into(self._page, slot.offset + progress.ENQUEUED_OFFSET, replays + 1)
+            self._write(stream, slot.address, 0)
+
+    def _slot(self, place: tuple[int, int]) -> _Slot:
         with self._taking:
-            if (taken := self._slots.get((device, stream))) is not None:  # by another thread, just now
-                return taken
-            index = len(self._slots)
-            if index >= progress.SLOTS:
-                return _Slot(-1, self._taking)
-            offset = progress.slot_offset(index)
-            fresh = progress.slot(device, progress.STREAM, stream)
-            self._page[offset : offset + len(fresh)] = fresh
-            slot = self._slots[device, stream] = _Slot(offset, threading.Lock())
-            self._page[: len(self._header())] = self._header()
+            slot = self._slots.get(place)  # taken by another thread, just now
+            if slot is None:
+                slot = self._slots[place] = self._take(progress.slot(place[0], progress.STREAM, place[1]))
             return slot
+
+    def _graph_slot(self, graph: int) -> _Slot:
+        with self._taking:
+            slot = self._graph_slots.get(graph)
+            if slot is None:
+                slot = self._graph_slots[graph] = self._take(progress.slot(-1, progress.GRAPH, graph))
+            return slot
+
+    def _take(self, fresh: bytes) -> _Slot:
+        """Take the next slot; an offset of -1 when all are taken."""
+        index = self._taken
+        if index >= progress.SLOTS:
+            return _Slot(-1, 0, self._taking)
+        self._taken += 1
+        offset = progress.slot_offset(index)
+        self._page[offset : offset + len(fresh)] = fresh
+        self._page[: len(self._header())] = self._header()
+        return _Slot(offset, self._base + offset + progress.REACHED_OFFSET, threading.Lock())
 
     def _header(self) -> bytes:
         namespace = marker_files.pid_namespace()
-        return progress.header(os.getpid(), self._started, str(self._folder), len(self._slots), namespace)
+        return progress.header(os.getpid(), self._started, str(self._folder), self._taken, namespace)
 
 
-def open_markers(folder: Path) -> Markers | None:
+def open_markers(folder: Path, *, in_graphs: bool) -> Markers | None:
     """The marker page of the process whose folder in the recording is ``folder``; None where it is too early for it.
 
     Raises:
@@ -192,4 +259,4 @@ def open_markers(folder: Path) -> Markers | None:
         return None
     with suppress(OSError):
         marker_files.collect()  # what processes left that were killed without anyone to see to it
-    return Markers(layout.marker_page(folder), folder, driver)
+    return Markers(layout.marker_page(folder), folder, driver, in_graphs=in_graphs)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from firstfault import settings
-from firstfault.capture import describe, dump, guard, open_call, progress, stats, text_only, writers
+from firstfault.capture import describe, dump, graphs, guard, open_call, progress, stats, text_only, writers
 from firstfault.capture.black_box import BlackBox
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of
@@ -74,10 +74,13 @@ class Recorder:
         self._folder = folder
         self.markers: progress.Markers | None = None
         self._wants_markers = folder is not None
+        self._in_graphs = chosen.in_graphs
         if self.text is not None and self._record is None:
             self.short = text_only.of_level(chosen.level, self.text)
 
-    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
+    def begin(
+        self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
+    ) -> OpenCall:
         """Write that a call begins, and save its inputs at level 10."""
         n = self.next_number()
         calls = thread.calls
@@ -88,7 +91,7 @@ class Recorder:
         markers = self.markers or self.open_markers()
         if markers is not None:
             call.markers = markers
-            record.device, record.stream = markers.place()
+            record.device, record.stream, record.graph = markers.place(graph)
         calls.append(call)
         if not self.describes:
             for writer in self.writers:
@@ -97,7 +100,7 @@ class Recorder:
             with self.hidden():
                 self._describe_inputs(call, record, args, kwargs)
         if markers is not None:
-            markers.begin(n, record.device, record.stream)
+            markers.begin(record)
         return call
 
     def next_number(self) -> int:
@@ -111,7 +114,9 @@ class Recorder:
             return None
         try:
             assert self._folder is not None
-            self.markers = progress.open_markers(self._folder)
+            self.markers = progress.open_markers(self._folder, in_graphs=self._in_graphs)
+            if self.markers is not None:
+                graphs.install(begin)
             self._wants_markers = self.markers is None  # not just now: tried again at the next call
         except (progress.MarkersUnavailable, OSError) as reason:
             self._wants_markers = False
@@ -182,10 +187,13 @@ class Recorder:
         return opened
 
 
-def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall | text_only.TextCall | None:
+def begin(
+    op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int = 0
+) -> OpenCall | text_only.TextCall | None:
     """Record that a call begins; see the module's docstring.
 
-    Called by the boundary itself: whoever called that is where the call was made.
+    Called by the boundary itself: whoever called that is where the call was made. ``graph`` is the number of the
+    CUDA graph that it replays.
     """
     recorder = _current or _recorder()
     if recorder is None:
@@ -197,8 +205,8 @@ def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     depth = len(thread.calls)
     try:
         if recorder.short is not None:
-            return recorder.short.begin(thread, op, target, args, kwargs)
-        return recorder.begin(thread, op, target, args, kwargs)
+            return recorder.short.begin(thread, op, target, args, kwargs, graph)
+        return recorder.begin(thread, op, target, args, kwargs, graph)
     except BaseException as error:
         del thread.calls[depth:]
         if not isinstance(error, Exception):  # an interrupt, which is the program's

@@ -30,7 +30,9 @@ _TUPLE: Names = ("",)
 class TextOnly(Protocol):
     """The text log of a process of whose calls nothing else is recorded."""
 
-    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(
+        self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
+    ) -> TextCall:
         """Write that a call begins."""
 
 
@@ -50,7 +52,9 @@ class NamesOnly:
         self._text = text
         self._calls: dict[str, TextCall] = {}
 
-    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(
+        self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
+    ) -> TextCall:
         """Write that a call begins."""
         self._text.opening(op, thread.tid)
         return self._calls.get(op) or self._calls.setdefault(op, TextCall(self._text, op))
@@ -88,7 +92,9 @@ class WithLayouts:
         self._inputs: Repeats[bytes] = Repeats()
         self._outputs: Repeats[bytes] = Repeats()
 
-    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(
+        self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
+    ) -> TextCall:
         """Write that a call begins, and its arguments."""
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         layout = self._inputs.find(op, values, names)
@@ -123,7 +129,9 @@ class WithValues:
         self._inputs: Repeats[Template] = Repeats()
         self._outputs: Repeats[Template] = Repeats()
 
-    def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TextCall:
+    def begin(
+        self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
+    ) -> TextCall:
         """Write that a call begins, then its arguments: reading values can take long, or never end."""
         text, tid = self.text, thread.tid
         text.opening(op, tid)

@@ -10,7 +10,7 @@ culprit, the first call in stream order whose device work began and did not comp
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from firstfault.read.marks import MOST_AHEAD, Order
@@ -39,6 +39,7 @@ class Position:
         call: the culprit where it was in a call; where it was in unrecorded work the last call before that;
             0 for none.
         host: the last call whose marker the host enqueued.
+        inside: where in a CUDA graph it was, if the call replays one that carries markers.
     """
 
     device: int
@@ -46,6 +47,24 @@ class Position:
     reach: Reach
     call: int
     host: int
+    inside: Inside | None = None
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Where in the replay of a CUDA graph a device was.
+
+    Attributes:
+        graph: the graph's number.
+        replays: how often it had been replayed, this time included.
+        reach: ``IN_CALL`` of a captured call, or ``UNRECORDED`` for what was captured between such.
+        call: the captured call; where it was between calls the one before that, 0 for none.
+    """
+
+    graph: int
+    replays: int
+    reach: Reach
+    call: int
 
 
 def positions(page: progress.Page, order: Order) -> list[Position]:
@@ -54,8 +73,31 @@ def positions(page: progress.Page, order: Order) -> list[Position]:
     A call that began and did not complete comes before streams that stand between calls: once a context is dead
     those no longer move either, whatever they were doing.
     """
-    found = [_position(slot, order) for slot in page.slots if slot.kind == progress.STREAM and slot.enqueued]
+    graphs = {slot.handle: slot for slot in page.slots if slot.kind == progress.GRAPH}
+    found = [
+        _with_graph(_position(slot, order), graphs, order)
+        for slot in page.slots
+        if slot.kind == progress.STREAM and slot.enqueued
+    ]
     return sorted(found, key=lambda position: (_LIKELIEST.index(position.reach), position.call))
+
+
+def _with_graph(position: Position, graphs: dict[int, progress.Slot], order: Order) -> Position:
+    """Look into the graph whose replay the device was in, if it was in one."""
+    graph = order.replays.get(position.call, 0) if position.reach is Reach.IN_CALL else 0
+    slot = graphs.get(graph)
+    if slot is None:
+        return position
+    markers = list(order.graphs.get(graph, ()))
+    reach, call = Reach.UNRECORDED, 0
+    if slot.reached and (found := _last_like(markers, slot.reached)) is not None:
+        reach, call = _between(markers, found, order.ended)
+    return replace(position, inside=Inside(graph, slot.enqueued, reach, call))
+
+
+def _last_like(markers: list[int], word: int) -> int | None:
+    """Where the marker stands that a device's 32-bit word is of."""
+    return next((at for at in range(len(markers) - 1, -1, -1) if markers[at] & 0xFFFFFFFF == word), None)
 
 
 def _position(slot: progress.Slot, order: Order) -> Position:
@@ -69,7 +111,8 @@ def _position(slot: progress.Slot, order: Order) -> Position:
     reached = progress.end_marker(call) if side == "end" else progress.begin_marker(call)
     if reached not in markers:
         return Position(slot.device, slot.handle, Reach.CANNOT_TELL, call, host)
-    return _after(slot, markers, markers.index(reached), order.ended, host)
+    reach, call = _between(markers, markers.index(reached), order.ended)
+    return Position(slot.device, slot.handle, reach, call, host)
 
 
 def _is_first(markers: list[int]) -> bool:
@@ -77,16 +120,14 @@ def _is_first(markers: list[int]) -> bool:
     return 0 < len(markers) < MOST_AHEAD
 
 
-def _after(slot: progress.Slot, markers: list[int], index: int, elsewhere: Collection[int], host: int) -> Position:
-    """What lies between the marker that was reached and the next, which was not."""
+def _between(markers: list[int], index: int, elsewhere: Collection[int]) -> tuple[Reach, int]:
+    """What lies between the marker that was reached and the next, which was not: a call, or what follows one."""
     reached = markers[index]
     call, ended = reached >> 1, bool(reached & 1)
     if not ended and call not in elsewhere:
-        return Position(slot.device, slot.handle, Reach.IN_CALL, call, host)
+        return Reach.IN_CALL, call
     enclosing = _enclosing(markers, index, elsewhere)
-    if enclosing:
-        return Position(slot.device, slot.handle, Reach.IN_CALL, enclosing, host)
-    return Position(slot.device, slot.handle, Reach.UNRECORDED, call, host)
+    return (Reach.IN_CALL, enclosing) if enclosing else (Reach.UNRECORDED, call)
 
 
 def _enclosing(markers: list[int], index: int, elsewhere: Collection[int]) -> int:
@@ -114,4 +155,15 @@ def sentence(position: Position, op_of: Callable[[int], str]) -> str:
         Reach.CANNOT_TELL: f"the device is at call {position.call}, which the record does not have",
     }[position.reach]
     where = f"device {position.device} stream {position.stream:#x}"
+    if position.inside is not None:
+        device += f", {inside_sentence(position.inside, op_of)}"
     return f"{where}: {device}; the host got to {op_of(position.host)} (call {position.host})"
+
+
+def inside_sentence(inside: Inside, op_of: Callable[[int], str]) -> str:
+    """Where in a CUDA graph the device stands, in words."""
+    graph = f"graph {inside.graph}, replayed {inside.replays} times"
+    call = f"{op_of(inside.call)} (call {inside.call})"
+    if inside.reach is Reach.IN_CALL:
+        return f"{graph}, where it began {call} and did not complete it"
+    return f"{graph}, where it is in unrecorded work {f'after {call}' if inside.call else 'before the first call'}"

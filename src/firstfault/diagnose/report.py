@@ -266,7 +266,9 @@ def _blame(
     host = f"the host had got to {process.op_of(first.host)} (call {first.host})"
     if surfaced is not None:
         host = f"the error surfaced in {surfaced.op} (call {surfaced.n}), and {host}"
-    culprit = process.marked.get(first.call)
+    culprit = process.marked_call(first.call)
+    if first.inside is not None:
+        return _blame_captured(process, first.inside, culprit, host)
     if first.reach is device.Reach.IN_CALL and culprit is not None:
         text = f"{culprit.op} (call {culprit.n}) began on the device and did not complete; {host}."
         others = sum(position.reach is not device.Reach.CAUGHT_UP for position in streams) - 1
@@ -278,6 +280,20 @@ def _blame(
         text = f"The device failed in unrecorded work {after}; {host}. Make a boundary of what runs there to name it."
         return Verdict.CULPRIT, culprit, text
     return verdict, surfaced, conclusion
+
+
+def _blame_captured(
+    process: Process, inside: device.Inside, replay: Call | None, host: str
+) -> tuple[Verdict, Call | None, str]:
+    """The culprit in a CUDA graph: a captured call, or what was captured between two of them."""
+    where = f"graph {inside.graph}, in its replay number {inside.replays}"
+    captured = process.marked_call(inside.call)
+    if inside.reach is device.Reach.IN_CALL and captured is not None:
+        call = f"{captured.op} (call {captured.n}), captured into {where},"
+        return Verdict.CULPRIT, captured, f"{call} began on the device and did not complete; {host}."
+    after = f"after {captured.op} (call {captured.n})" if captured is not None else "before its first call"
+    text = f"The device failed in unrecorded work {after} of {where}; {host}."
+    return Verdict.CULPRIT, captured or replay, text
 
 
 def _judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:

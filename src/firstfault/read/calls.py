@@ -21,6 +21,7 @@ MOST_OPEN = 256
 """Calls that one thread can be in."""
 MOST_THREADS = 1024
 MOST_MARKED = 4096
+MOST_CAPTURED = 100_000
 MOST_NOTES = 50
 
 CONTROL_FLOW = {"GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError", "_StopRecomputationError"}
@@ -122,9 +123,16 @@ class Process:
     marked: OrderedDict[int, Call] = field(default_factory=OrderedDict)
     """The last calls with a progress marker, by number: one of them may be where the device was."""
 
+    captured: dict[int, Call] = field(default_factory=dict)
+    """The calls that were captured into CUDA graphs, by number: any replay may run them."""
+
+    def marked_call(self, n: int) -> Call | None:
+        """A call that the device may have been in, if it is among those that are kept."""
+        return self.marked.get(n) or self.captured.get(n)
+
     def op_of(self, n: int) -> str:
-        """The operator of one of the last calls with a progress marker."""
-        call = self.marked.get(n)
+        """The operator of such a call."""
+        call = self.marked_call(n)
         return call.op if call is not None else "a call"
 
     def in_flight(self) -> list[Call]:
@@ -240,6 +248,8 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
         process.marked[record.n] = call
         if len(process.marked) > MOST_MARKED:
             process.marked.popitem(last=False)
+    elif record.graph and len(process.captured) < MOST_CAPTURED:
+        process.captured[record.n] = call
     if len(stack) > MOST_OPEN:
         dropped = stack.pop(0)
         process.by_number.pop(dropped.n, None)

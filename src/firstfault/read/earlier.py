@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
+from firstfault.read.tensors import Labelled, tensors
 from firstfault.record import schema
 
 MOST_VARIANTS = 4000
@@ -22,21 +23,8 @@ _LABELS = [f"arg[{index}]" for index in range(MOST_TENSORS)]
 _MOST_LAYOUTS = 256
 _MOST_NAMES = 16
 
-Labelled: TypeAlias = tuple[str, schema.Tensor]
 Position: TypeAlias = tuple[str, int]
 """One dimension of one argument."""
-
-
-def tensors(label: str, value: schema.Value) -> Iterator[Labelled]:
-    """The tensors in a value, with the path to each."""
-    if isinstance(value, schema.Tensor):
-        yield label, value
-    elif isinstance(value, schema.Sequence):
-        for index, item in enumerate(value.items):
-            yield from tensors(f"{label}[{index}]", item)
-    elif isinstance(value, schema.Mapping):
-        for key, item in zip(value.keys, value.values, strict=False):
-            yield from tensors(f"{label}.{key}" if value.fields else f"{label}[{key}]", item)
 
 
 def inputs(record: schema.Call) -> Iterator[tuple[str, schema.Value]]:

@@ -50,13 +50,11 @@ class Source(Protocol):
     Attributes:
         kind: what it is, in words.
         path: where it lies.
-        size: how many bytes reading it will go through.
         problems: what could not be read; filled while ``events`` runs.
     """
 
     kind: str
     path: Path
-    size: int
     problems: Problems
 
     def events(self, advance: Advance) -> Iterator[Event]:

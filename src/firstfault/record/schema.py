@@ -148,6 +148,7 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
         site: ``file:line`` of the caller.
         device, stream: where a progress marker was enqueued at its begin; device -1 for none.
         args, kwargs: the arguments, without ``self``; None below level 3, where none are described.
+        graph: the CUDA graph that it was captured into or, where it is the replay of one, that it replays; 0 for none.
         layout: number of what it looks like, 0 for none. The first call of a segment that looks so is described;
             those after it leave out operator, target, site and arguments, which are as they were there.
         ptrs: the addresses of the tensors among the arguments of a call that is not described, in their order.
@@ -164,6 +165,7 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     stream: int = 0
     args: list[Value] | None = None
     kwargs: dict[str, Value] | None = None
+    graph: int = 0
     layout: int = 0
     ptrs: list[int] | None = None
 

@@ -25,6 +25,7 @@ extern "C" __global__ void shared_far(float* x) {
 }
 extern "C" __global__ void misaligned(float* x) { *((float4*) ((char*) x + 4)) = make_float4(0, 0, 0, 0); }
 extern "C" __global__ void trap(float* x) { if (x[0] < 1e30f) asm("trap;"); }
+extern "C" __global__ void store_far_later(float* x) { if (x[0] > 5.0f) x[1ull << 40] = 1.0f; }
 extern "C" __global__ void never_ends(float* x) { volatile float* at = x; while (at[0] < 1e30f) { } }
 """
 
@@ -71,6 +72,7 @@ FAULTS = {
     "cublas": lambda: cublas,
     "side_stream": lambda: cuda("store_far"),
     "nested": lambda: cuda("store_far"),
+    "graph_replay": lambda: cuda("store_far_later"),
     "unrecorded": lambda: cuda("store_far"),
     "none": lambda: lambda x: None,
 }
@@ -114,7 +116,17 @@ weights = torch.ones(4096, 4096, device="cuda")
 side = torch.cuda.Stream()
 fault = FAULTS[KIND]()
 torch.cuda.synchronize()
-for i in range(1, 101):
+if KIND == "graph_replay":
+    named(step, 0)(x, 0)
+    fault(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(1, 101):
+            named(step, i)(x, i)
+    for value in (1.0, 1.0, 10.0, 1.0):  # the third replay is the one that faults
+        x.fill_(value)
+        graph.replay()
+for i in range(1, 101) if KIND != "graph_replay" else ():
     if KIND == "side_stream" and i % 3 == BAD % 3:
         with torch.cuda.stream(side):
             named(step, i)(x, i)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.diagnose.device import Reach, positions
+from firstfault.diagnose.device import Inside, Reach, positions
 from firstfault.read.marks import Order
 from firstfault.record import progress, schema
 
@@ -121,3 +121,57 @@ def test_a_call_that_ended_on_another_stream_is_not_open_on_its_own() -> None:
     order = order_of(begin(1, 7), end(1, 8), begin(2, 7), end(2, 7), begin(3, 7))
     (position, _) = positions(page((7, progress.begin_marker(3), progress.end_marker(2)), (8, 3, 3)), order)
     assert (position.reach, position.call) == (Reach.UNRECORDED, 2)
+
+
+# --- CUDA graphs
+
+
+def captured(n: int, graph: int = 1) -> schema.Call:
+    return schema.Call(n, 0, "op", graph=graph)
+
+
+def replay(n: int, graph: int = 1) -> schema.Call:
+    return schema.Call(n, 0, "replay", device=0, stream=0, graph=graph)
+
+
+CAPTURED: list[Marked] = [
+    captured(1),
+    schema.Return(1, 0),
+    captured(2),
+    captured(3),
+    schema.Return(3, 0),
+    schema.Return(2, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("reached", "reach", "call"),
+    [
+        (0, Reach.UNRECORDED, 0),
+        (progress.begin_marker(1), Reach.IN_CALL, 1),
+        (progress.end_marker(1), Reach.UNRECORDED, 1),
+        (progress.begin_marker(3), Reach.IN_CALL, 3),
+        (progress.end_marker(3), Reach.IN_CALL, 2),
+        (progress.end_marker(2), Reach.UNRECORDED, 2),
+        (progress.begin_marker(77), Reach.UNRECORDED, 0),
+    ],
+)
+def test_where_in_a_graph_a_replay_died(reached: int, reach: Reach, call: int) -> None:
+    order = order_of(*CAPTURED, replay(4), end(4), replay(5), end(5))
+    slots = [progress.Slot(0, progress.STREAM, 0, progress.end_marker(5), progress.begin_marker(5))]
+    slots.append(progress.Slot(-1, progress.GRAPH, 1, 2, reached))
+    (position,) = positions(progress.Page(1, 0, "", slots), order)
+    assert (position.reach, position.call) == (Reach.IN_CALL, 5)
+    assert position.inside == Inside(1, 2, reach, call)
+
+
+def test_what_was_captured_is_not_taken_for_what_a_stream_ran() -> None:
+    order = order_of(*CAPTURED, begin(4), end(4))
+    assert list(order.streams) == [(0, 0)]
+    assert list(order.graphs) == [1]
+    assert not order.ended
+
+
+def test_a_replay_without_markers_inside_is_named_as_a_whole() -> None:
+    (position,) = positions(page((0, progress.end_marker(4), progress.begin_marker(4))), order_of(*CAPTURED, replay(4)))
+    assert (position.reach, position.call, position.inside) == (Reach.IN_CALL, 4, None)

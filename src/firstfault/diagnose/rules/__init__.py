@@ -38,7 +38,7 @@ class Suspect:
     @cached_property
     def tensors(self) -> list[tuple[str, schema.Tensor]]:
         """The tensors among its inputs, by argument."""
-        return [found for label, value in self.call.inputs() for found in earlier.tensors(label, value)]
+        return [found for label, value in self.call.inputs() for found in tensors(label, value)]
 
     @cached_property
     def alike(self) -> earlier.Variant | None:

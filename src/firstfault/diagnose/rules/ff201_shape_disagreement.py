@@ -126,7 +126,7 @@ def _alike(first: schema.Tensor, second: schema.Tensor) -> bool:
     return same_leading and first.shape[-1] != second.shape[-1] and 1 not in (first.shape[-1], second.shape[-1])
 
 
-def _came_together(suspect: Suspect, first: earlier.Labelled, second: earlier.Labelled) -> bool:
+def _came_together(suspect: Suspect, first: Labelled, second: Labelled) -> bool:
     """Whether an earlier call that came back had the same last dimensions in these places."""
     if suspect.alike is None:
         return False

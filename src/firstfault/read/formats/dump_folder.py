@@ -114,7 +114,6 @@ class DumpFolder:
         self.path = path
         self.problems = Problems()
         self._folders = dumps_in(path)
-        self.size = len(self._folders)
         self._open: dict[tuple[int, int], list[tuple[int, str]]] = {}
 
     def events(self, advance: Advance) -> Iterator[Event]:

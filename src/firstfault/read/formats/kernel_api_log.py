@@ -66,8 +66,6 @@ class KernelApiLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems = Problems()
-        with open_regular(path) as file:
-            self.size = os.fstat(file.fileno()).st_size
         self._count = 0
         self._describes = False
         self._open: dict[Identity, list[tuple[int, str]]] = {}

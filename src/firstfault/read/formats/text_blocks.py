@@ -24,7 +24,6 @@ LONGEST_BLOCK = 4 * 2**20
 """Characters between two rules, or of one block, that are taken together; a longer block is cut."""
 
 _RULE_LINE = RULE + "\n"
-_START = re.compile(r"\n(?=[^ ])")
 _HEAD = r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?(?:SGLang Kernel|SGLANG Kernel|FlashInfer) API (?:Call|Exception): "
 _TITLE = r"(?:Positional|Keyword) input arguments:|Output:"
 _MARK = re.compile(rf"={{8,}}|{_HEAD}|{_TITLE}")

@@ -414,6 +414,11 @@ def _number(text: str) -> schema.Value:
     return floating if math.isfinite(floating) else schema.Number(text)
 
 
+def unquoted(key: str) -> str:
+    """The string that a dict's key spells, else the key as it stands."""
+    return _string(key) if _STRING.fullmatch(key) else key
+
+
 def _string(quoted: str) -> str:
     if "\\" not in quoted:
         return quoted[1:-1]

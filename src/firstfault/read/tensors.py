@@ -1,0 +1,60 @@
+"""The tensors among values, by the path to each: as the text log names it, or as a dump's key does.
+
+    kwargs = {"caches": [tensor, {"k": tensor}]}
+    caches[0]  caches[1]['k']               (labels)
+    kwarg_caches_0  kwarg_caches_1_k        (keys of a dump)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from firstfault.read.formats.values import unquoted
+from firstfault.record import schema
+
+Labelled: TypeAlias = tuple[str, schema.Tensor]
+Container: TypeAlias = "schema.Sequence | schema.Mapping"
+
+
+def labels(container: Container) -> list[str]:
+    """What leads from a container to each of its items in the text log: ``[0]``, ``['k']``, ``.field``."""
+    if isinstance(container, schema.Sequence):
+        return [f"[{index}]" for index in range(len(container.items))]
+    return [f".{key}" if container.fields else f"[{key}]" for key in container.keys]
+
+
+def key_parts(container: Container) -> list[str]:
+    """The same in the key that a dump saves an item under: ``_0``, ``_k``, ``_field``."""
+    if isinstance(container, schema.Sequence):
+        return [f"_{index}" for index in range(len(container.items))]
+    return [f"_{key if container.fields else unquoted(key)}" for key in container.keys]
+
+
+def items(container: Container) -> list[schema.Value]:
+    """The values in a container."""
+    return container.items if isinstance(container, schema.Sequence) else container.values
+
+
+def tensors(
+    name: str, value: schema.Value, parts: Callable[[Container], list[str]] = labels
+) -> Iterator[Labelled]:
+    """The tensors in a value called ``name``, with the path to each."""
+    if isinstance(value, schema.Tensor):
+        yield name, value
+    elif isinstance(value, (schema.Sequence, schema.Mapping)):
+        for part, item in zip(parts(value), items(value), strict=False):
+            yield from tensors(name + part, item, parts)
+
+
+def saved_inputs(call: schema.Call) -> Iterator[Labelled]:
+    """The tensors among the arguments of a call, by the keys under which a dump saves them."""
+    for index, value in enumerate(call.args or ()):
+        yield from tensors(f"arg_{index}", value, key_parts)
+    for name, value in (call.kwargs or {}).items():
+        yield from tensors(f"kwarg_{name}", value, key_parts)
+
+
+def saved_outputs(result: schema.Value) -> Iterator[Labelled]:
+    """The tensors in what a call returned, likewise."""
+    return tensors("result", result, key_parts)
