@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from firstfault.read.formats.values import inside
+from firstfault.read.tensors import labels
 from firstfault.record import schema
 from firstfault.record.text_log import number
 
@@ -15,14 +17,10 @@ def rows(name: str, value: schema.Value) -> list[tuple[str, str, str]]:
     """Name, value and statistics, a row for each tensor of a container and one for anything else."""
     if isinstance(value, schema.Tensor):
         return [(name, tensor(value), statistics(value))]
-    if isinstance(value, schema.Sequence) and value.items:
-        nested = [row for index, item in enumerate(value.items) for row in rows(f"{name}[{index}]", item)]
-        return [*nested, *_cut(name, value.length - len(value.items))]
-    if isinstance(value, schema.Mapping) and value.keys:
-        pairs = zip(value.keys, value.values, strict=False)
-        path = "{}.{}" if value.fields else "{}[{}]"
-        nested = [row for key, item in pairs for row in rows(path.format(name, key), item)]
-        return [*nested, *_cut(name, value.length - len(value.keys))]
+    if isinstance(value, (schema.Sequence, schema.Mapping)) and (items := inside(value)):
+        pairs = zip(labels(value), items, strict=False)
+        nested = [row for label, item in pairs for row in rows(name + label, item)]
+        return [*nested, *_cut(name, value.length - len(items))]
     return [(name, plain(value), "")]
 
 

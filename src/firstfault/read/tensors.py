@@ -1,8 +1,8 @@
 """The tensors among values, by the path to each: as the text log names it, or as a dump's key does.
 
-    kwargs = {"caches": [tensor, {"k": tensor}]}
-    caches[0]  caches[1]['k']               (labels)
-    kwarg_caches_0  kwarg_caches_1_k        (keys of a dump)
+kwargs = {"caches": [tensor, {"k": tensor}]}
+caches[0]  caches[1]['k']               (labels)
+kwarg_caches_0  kwarg_caches_1_k        (keys of a dump)
 """
 
 from __future__ import annotations
@@ -10,40 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from firstfault.read.formats.values import unquoted
+from firstfault.read.formats.values import inside, unquoted
 from firstfault.record import schema
 
 Labelled: TypeAlias = tuple[str, schema.Tensor]
 Container: TypeAlias = "schema.Sequence | schema.Mapping"
 
 
-def labels(container: Container) -> list[str]:
+def labels(container: Container) -> Iterator[str]:
     """What leads from a container to each of its items in the text log: ``[0]``, ``['k']``, ``.field``."""
     if isinstance(container, schema.Sequence):
-        return [f"[{index}]" for index in range(len(container.items))]
-    return [f".{key}" if container.fields else f"[{key}]" for key in container.keys]
+        return (f"[{index}]" for index in range(len(container.items)))
+    return (f".{key}" if container.fields else f"[{key}]" for key in container.keys)
 
 
-def key_parts(container: Container) -> list[str]:
+def key_parts(container: Container) -> Iterator[str]:
     """The same in the key that a dump saves an item under: ``_0``, ``_k``, ``_field``."""
     if isinstance(container, schema.Sequence):
-        return [f"_{index}" for index in range(len(container.items))]
-    return [f"_{key if container.fields else unquoted(key)}" for key in container.keys]
+        return (f"_{index}" for index in range(len(container.items)))
+    return (f"_{key if container.fields else unquoted(key)}" for key in container.keys)
 
 
-def items(container: Container) -> list[schema.Value]:
-    """The values in a container."""
-    return container.items if isinstance(container, schema.Sequence) else container.values
-
-
-def tensors(
-    name: str, value: schema.Value, parts: Callable[[Container], list[str]] = labels
-) -> Iterator[Labelled]:
+def tensors(name: str, value: schema.Value, parts: Callable[[Container], Iterator[str]] = labels) -> Iterator[Labelled]:
     """The tensors in a value called ``name``, with the path to each."""
     if isinstance(value, schema.Tensor):
         yield name, value
     elif isinstance(value, (schema.Sequence, schema.Mapping)):
-        for part, item in zip(parts(value), items(value), strict=False):
+        for part, item in zip(parts(value), inside(value), strict=False):
             yield from tensors(name + part, item, parts)
 
 

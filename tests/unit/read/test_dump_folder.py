@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import safetensors.torch
 import torch
@@ -199,9 +200,11 @@ def test_our_dumps_say_what_was_recorded(record: Any, tmp_path: Path) -> None:
 
     def change(x: Any, *, named: Any) -> Any:
         x.zero_()
+        named[0].zero_()
+        named[2]["k"].zero_()
         return {"k": [x, None]}
 
-    boundary.wrap(change, "change")(x, named=(torch.ones(2), "text"))
+    boundary.wrap(change, "change")(x, named=(torch.ones(2), "text", {"k": torch.ones(1)}))
     [dump] = running.dumps()
     [begun] = running.of(schema.Call)
     calls, returns = calls_of(dump)
@@ -210,7 +213,20 @@ def test_our_dumps_say_what_was_recorded(record: Any, tmp_path: Path) -> None:
     assert (call.n, call.op, call.tid) == (begun.n, "change", begun.tid)
     assert (call.args, call.kwargs) == (running.of(schema.Inputs)[0].args, running.of(schema.Inputs)[0].kwargs)
     assert isinstance(returned.out, schema.Mapping)
-    assert returned.mutated == ["arg_0"]
+    assert returned.mutated == running.of(schema.Return)[0].mutated == ["arg[0]", "named[0]", "named[2]['k']"]
+
+
+@pytest.mark.parametrize(("keys", "mutated"), [
+    (["mutated_arg_0", "mutated_arg_1_0", "mutated_kwarg_out"], ["arg[0]", "arg[1][0]", "out"]),
+    (["mutated_arg_7", "other", 3], ["arg_7", "other", "3"]), ("mutated_arg_0", []), (None, []),
+])  # fmt: skip
+def test_mutated_arguments_are_called_what_recordings_call_them(tmp_path: Path, keys: Any, mutated: list[str]) -> None:
+    x = schema.Tensor((2,), "torch.float32", "cpu")
+    args = msgspec.to_builtins([x, schema.Sequence("list", 1, [x])])
+    described = {"args": args, "kwargs": {"out": args[0]}, "mutated_tensor_keys": keys}
+    sglang_dump(tmp_path, 1, USUAL | described)
+    [returned] = calls_of(tmp_path)[1].values()
+    assert returned.mutated == mutated
 
 
 def test_statistics_of_the_suspect_are_read_from_its_dump_wherever_the_recording_lies(

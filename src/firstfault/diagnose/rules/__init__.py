@@ -15,7 +15,7 @@ from types import ModuleType
 from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.read import earlier
 from firstfault.read.calls import Call
-from firstfault.record import schema
+from firstfault.read.tensors import Labelled, tensors
 
 RULES = (
     "ff201_shape_disagreement",
@@ -36,7 +36,7 @@ class Suspect:
     known: earlier.Earlier
 
     @cached_property
-    def tensors(self) -> list[tuple[str, schema.Tensor]]:
+    def tensors(self) -> list[Labelled]:
         """The tensors among its inputs, by argument."""
         return [found for label, value in self.call.inputs() for found in tensors(label, value)]
 

@@ -29,6 +29,7 @@ from itertools import combinations
 from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read import earlier
+from firstfault.read.tensors import Labelled
 from firstfault.record import schema
 
 ENOUGH_CALLS = 2

@@ -18,12 +18,14 @@ from typing import Any
 import msgspec
 
 from firstfault.errors import UnreadableInput
+from firstfault.read import earlier
 from firstfault.read.events import Advance, Event, Problems
 from firstfault.read.files import exists, read_whole
 from firstfault.read.formats import dump_values, safetensors_file, torch_archive
 from firstfault.read.formats.kernel_api_log import FLASHINFER
 from firstfault.read.formats.saved_tensor import SavedTensor
 from firstfault.read.formats.values import plain_text
+from firstfault.read.tensors import saved_inputs, tensors
 from firstfault.record import layout, schema
 
 FLASHINFER_METADATA = "metadata.jsonl"
@@ -135,10 +137,8 @@ class DumpFolder:
             yield schema.Raise(call.n, 0, kind, message)
         elif dump.completed:
             self._close(dump, call)
-            keys = dump.metadata.get("mutated_tensor_keys")
-            mutated = [plain_text(str(key)).removeprefix("mutated_") for key in keys] if isinstance(keys, list) else []
             out = dump_values.result(dump.metadata, self._tensors(dump.folder, "outputs"))
-            yield schema.Return(call.n, 0, described=True, out=out, mutated=mutated)
+            yield schema.Return(call.n, 0, described=True, out=out, mutated=_mutated(dump, call))
         elif not dump.metadata:
             self.problems.add(f"{dump.folder.name} is half-written: it has no metadata")
 
@@ -184,6 +184,17 @@ class DumpFolder:
                 return found
             self.problems.add(f"{folder.name}/{name} is damaged (it is not an object)")
         return {}
+
+
+def _mutated(dump: _Dump, call: schema.Call) -> list[str]:
+    """The arguments that a call changed, called what a recording calls them: ``arg[0][1]`` for ``mutated_arg_0_1``."""
+    keys = dump.metadata.get("mutated_tensor_keys")
+    if not isinstance(keys, list):
+        return []
+    labels = (label for name, value in earlier.inputs(call) for label, _ in tensors(name, value))
+    named = dict(zip((key for key, _ in saved_inputs(call)), labels, strict=True))
+    saved = [plain_text(str(key)).removeprefix("mutated_") for key in keys]
+    return [named.get(key, key) for key in saved]
 
 
 def _whole(data: bytes) -> object:

@@ -10,7 +10,6 @@ its thread; below level 3 there are no outputs, and whether a call came back is 
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator

@@ -245,13 +245,14 @@ def _key(text: str) -> re.Match[str] | None:
 def too_deep(values: list[schema.Value]) -> bool:
     """Whether values are nested deeper than ``DEEPEST``; found out level by level."""
     for _ in range(DEEPEST):
-        values = [inner for value in values for inner in _inside(value)]
+        values = [inner for value in values for inner in inside(value)]
         if not values:
             return False
     return True
 
 
-def _inside(value: schema.Value) -> list[schema.Value]:
+def inside(value: schema.Value) -> list[schema.Value]:
+    """The values in a container; none in what is no container."""
     if isinstance(value, schema.Sequence):
         return value.items
     return value.values if isinstance(value, schema.Mapping) else []
