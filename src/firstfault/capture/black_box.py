@@ -22,7 +22,7 @@ import torch
 
 from firstfault.capture import describe, guard
 from firstfault.capture.open_call import OpenCall, Thread
-from firstfault.capture.repeats import Layout, Repeats
+from firstfault.capture.repeats import Repeats
 from firstfault.capture.sites import site_of
 from firstfault.record import schema
 from firstfault.record.sinks.ring import Ring
@@ -58,8 +58,8 @@ class BlackBox:
         self._writer = writer
         self._ring = ring
         self._numbers = itertools.count(1)
-        self._inputs: Repeats[_Known] = Repeats()
-        self._outputs: Repeats[_Known] = Repeats()
+        self._inputs: Repeats[_Known] = Repeats(objects=True)
+        self._outputs: Repeats[_Known] = Repeats(objects=True)
 
     def begin(
         self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
@@ -75,13 +75,13 @@ class BlackBox:
             record.device, record.stream, record.graph = markers.place(graph)
         calls.append(call)
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
-        layout = self._inputs.find(where, values, names)
-        if layout is None or not self._write_short(record, layout, values):
+        found = self._inputs.find(where, values, names)
+        if found is None or not self._write_short(record, *found):
             record.op, record.target, record.site = where
             walk = describe.Walk()
             with guard.unseen():
                 record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
-                self._write_whole(record, self._inputs, layout, (where, values, names), walk)
+                self._write_whole(record, self._inputs, found and found[0], (where, values, names), walk)
         if markers is not None:
             markers.begin(record)
         return call
@@ -90,20 +90,19 @@ class BlackBox:
         """Write that a call came back with ``result``."""
         values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
         where = (call.op,)
-        layout = self._outputs.find(where, values, names)
-        if layout is None or not self._write_short(record, layout, values):
+        found = self._outputs.find(where, values, names)
+        if found is None or not self._write_short(record, *found):
             walk = describe.Walk()
             with guard.unseen():
                 record.described, record.out = True, describe.describe(result, walk)
-                self._write_whole(record, self._outputs, layout, (where, values, names), walk)
+                self._write_whole(record, self._outputs, found and found[0], (where, values, names), walk)
 
     def _write_short(
-        self, record: schema.Call | schema.Return, layout: Layout[_Known], values: tuple[Any, ...]
+        self, record: schema.Call | schema.Return, known: _Known, tensors: tuple[torch.Tensor, ...]
     ) -> bool:
         """Write a record by the number of what it looks like, if this segment describes that and has room."""
-        known = layout.text
         record.layout = known.number
-        record.ptrs = list(map(_data_ptr, layout.tensors(values)))
+        record.ptrs = list(map(_data_ptr, tensors))
         if self._ring.append(_encode(record) + b"\n", known.segment):
             return True
         record.ptrs = None
@@ -113,12 +112,12 @@ class BlackBox:
         self,
         record: schema.Call | schema.Return,
         repeats: Repeats[_Known],
-        layout: Layout[_Known] | None,
+        known: _Known | None,
         looks: _Looks,
         walk: describe.Walk,
     ) -> None:
         """Write a record with all that it looks like, under a number if that can be told from others."""
-        known = layout.text if layout is not None else self._new(repeats, looks, walk)
+        known = known or self._new(repeats, looks, walk)
         if known is None:
             self._writer.line(_encode(record) + b"\n")
             return

@@ -8,7 +8,9 @@ for two tensors, where reading those one by one takes 9), and that no mode or tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -28,24 +30,27 @@ MOST_VALUES = 64
 LONGEST_STRING = 200
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPARABLE = frozenset((bool, int, type(None)))
+_CONTAINERS = frozenset((tuple, list))
 
 
 Text = TypeVar("Text")
-_Picked: TypeAlias = "Callable[[tuple[Any, ...]], tuple[Any, ...]]"
+_Picked: TypeAlias = "Callable[[Sequence[Any]], tuple[Any, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout(Generic[Text]):
+class _Layout(Generic[Text]):
     """What a call looked like, and what is written for it.
 
     Attributes:
+        types: of the values, with class and length before the items of a tuple or list.
         tensors: picks the tensors among the values.
         distinct: picks them once each.
         again: pairs of values that are one and the same tensor.
+        others: picks what is no tensor, to be compared with ``values``.
         text: the text of it.
     """
 
-    types: tuple[type, ...]
+    types: tuple[Any, ...]
     names: tuple[str, ...]
     tensors: _Picked
     distinct: _Picked
@@ -59,11 +64,15 @@ class Layout(Generic[Text]):
 class Repeats(Generic[Text]):
     """The texts of the last layouts of each operator, for one side of its calls."""
 
-    def __init__(self) -> None:
-        self._layouts: dict[Hashable, list[Layout[Text]]] = {}
+    def __init__(self, *, objects: bool = False) -> None:
+        """``objects`` tells whether one that cannot be compared may be written as it was when it was first seen."""
+        self._objects = objects
+        self._layouts: dict[Hashable, list[_Layout[Text]]] = {}
 
-    def find(self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...]) -> Layout[Text] | None:
-        """The layout of an earlier call of ``op`` that this one would be written as too.
+    def find(
+        self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...]
+    ) -> tuple[Text, tuple[torch.Tensor, ...]] | None:
+        """The text of an earlier call of ``op`` that this one would be written as too, and the tensors of this one.
 
         Args:
             op: the operator, and what else tells its calls apart.
@@ -73,58 +82,101 @@ class Repeats(Generic[Text]):
         layouts = self._layouts.get(op)
         if layouts is None or _function_modes():  # such a mode would see us look at the tensors
             return None
-        types = tuple(map(type, values))
+        flat, types = _flat(values)
         for layout in layouts:
             if layout.types != types or layout.names != names:
                 continue
-            tensors = layout.distinct(values)
+            tensors = layout.distinct(flat)
             for tensor in tensors:
                 if tensor.layout is not _strided or tensor.is_nested:  # see _has_strides; a call would cost as much
                     return None
-            if layout.again and not all(values[one] is values[other] for one, other in layout.again):
+            again = layout.again
+            if again and not all(flat[one] is flat[other] for one, other in again):
                 continue
-            if layout.looks_the_same(*tensors) and layout.others(values) == layout.values:
+            if layout.looks_the_same(*tensors) and layout.values == layout.others(flat):
                 if layout is not layouts[0]:  # a new list: another thread may be going through the old one
                     self._layouts[op] = [layout, *(other for other in layouts if other is not layout)]
-                return layout
+                return layout.text, layout.tensors(flat) if again else tensors
         return None
 
     def keep(self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...], text: Text) -> bool:
         """Remember the text that was written for ``values``, if all in them can be compared; whether they can."""
-        types = tuple(map(type, values))
-        if _Guards is None or len(values) > MOST_VALUES or not all(map(_comparable, values)):
+        flat, types = _flat(values)
+        if _Guards is None or len(flat) > MOST_VALUES:
             return False
-        tensors = [index for index, kind in enumerate(types) if kind in _PLAIN]
+        tensors = [index for index, value in enumerate(flat) if type(value) in _PLAIN]
+        others = [index for index, value in enumerate(flat) if type(value) not in _PLAIN]
+        compared = tuple(map(self._compared, _picker(others)(flat)))
+        if _NOT_COMPARED in compared or not all(_has_strides(flat[index]) for index in tensors):
+            return False
         # Torch's guards take no tensor twice, as attention is given one for query, key and value.
-        first = {id(values[index]): index for index in reversed(tensors)}
-        again = tuple((first[id(values[index])], index) for index in tensors if first[id(values[index])] != index)
+        first = {id(flat[index]): index for index in reversed(tensors)}
+        again = tuple((first[id(flat[index])], index) for index in tensors if first[id(flat[index])] != index)
         distinct = _picker(sorted(first.values()))
-        others = _picker([index for index, kind in enumerate(types) if kind not in _PLAIN])
         try:
-            same = _guard(distinct(values))
+            same = _guard(distinct(flat))
         except RuntimeError:  # no strides: sparse, nested
             return False
-        layout = Layout(types, names, _picker(tensors), distinct, again, others, others(values), same, text)
+        layout = _Layout(types, names, _picker(tensors), distinct, again, _picker(others), compared, same, text)
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
         return True
 
+    def _compared(self, value: Any) -> Any:
+        """What ``value`` is compared with later, or ``_NOT_COMPARED``."""
+        kind = type(value)
+        if kind in _COMPARABLE or (kind is str and len(value) <= LONGEST_STRING):
+            return value
+        if kind is float and value == value and value != 0:  # NaN equals nothing; 0.0 equals -0.0, printed otherwise
+            return value
+        if self._objects and kind not in _SCALARS:
+            with suppress(TypeError):  # not one that can be referred to weakly
+                return _Same(weakref.ref(value))
+        return _NOT_COMPARED
+
+
+class _Same:
+    """Equal to one object alone, which it does not keep alive."""
+
+    __slots__ = ("_reference",)
+
+    def __init__(self, reference: weakref.ref[Any]) -> None:
+        self._reference = reference
+
+    def __eq__(self, other: object) -> bool:
+        return self._reference() is other
+
+    def __hash__(self) -> int:
+        return hash(self._reference)
+
+
+_NOT_COMPARED = object()
+_SCALARS = frozenset((str, float, complex, bytes, dict, set, frozenset, *_CONTAINERS))
+"""Values that say nothing by being the same object."""
+
+
+def _flat(values: tuple[Any, ...]) -> tuple[Sequence[Any], tuple[Any, ...]]:
+    """The values with those in a tuple or list in its place, and the types of all of them; one level deep."""
+    types = tuple(map(type, values))
+    if _CONTAINERS.isdisjoint(types):
+        return values, types
+    flat: list[Any] = []
+    kinds: list[Any] = []
+    for value, kind in zip(values, types, strict=True):
+        if kind in _CONTAINERS:
+            kinds.append((kind, len(value)))
+            kinds += map(type, value)
+            flat += value
+        else:
+            kinds.append(kind)
+            flat.append(value)
+    return flat, tuple(kinds)
+
 
 def _picker(indices: list[int]) -> _Picked:
-    """What picks the items at ``indices`` out of a tuple."""
-    if not indices:
-        return lambda values: ()
-    return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
-
-
-def _comparable(value: Any) -> bool:
-    kind = type(value)
-    if kind in _PLAIN:
-        return _has_strides(value)
-    if kind is str:
-        return len(value) <= LONGEST_STRING
-    if kind is float:
-        return bool(value == value and value != 0)  # NaN equals nothing; 0.0 equals -0.0 and prints differently
-    return kind in _COMPARABLE
+    """What picks the items at ``indices``."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return (lambda values: (values[indices[0]],)) if indices else (lambda values: ())
 
 
 def _has_strides(tensor: torch.Tensor) -> bool:

@@ -97,9 +97,9 @@ class WithLayouts:
     ) -> TextCall:
         """Write that a call begins, and its arguments."""
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
-        layout = self._inputs.find(op, values, names)
-        if layout is not None:
-            arguments = layout.text
+        found = self._inputs.find(op, values, names)
+        if found is not None:
+            arguments = found[0]
         else:
             with guard.unseen():
                 described = describe.describe_call(args, kwargs, describe.Walk())
@@ -111,9 +111,9 @@ class WithLayouts:
     def returned(self, call: DescribedCall, result: Any) -> None:
         """Write a result."""
         values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
-        layout = self._outputs.find(call.op, values, names)
-        if layout is not None:
-            output = layout.text
+        found = self._outputs.find(call.op, values, names)
+        if found is not None:
+            output = found[0]
         else:
             with guard.unseen():
                 output = _encoded(text_log.output(describe.describe(result, describe.Walk())))
@@ -137,12 +137,12 @@ class WithValues:
         text.opening(op, tid)
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         call = DescribedCall(self, thread, op, len(args), names)
-        layout = self._inputs.find(op, values, names)
+        found = self._inputs.find(op, values, names)
         with guard.reading():
-            if layout is not None and not stats.out_of_reach():
-                tensors = layout.tensors(values)
-                call.watched = layout.text.watched(tensors)
-                arguments = layout.text.filled(tensors)
+            if found is not None and not stats.out_of_reach():
+                template, tensors = found
+                call.watched = template.watched(tensors)
+                arguments = template.filled(tensors)
             else:
                 walk = describe.Walk()
                 inputs = schema.Inputs(0, *describe.describe_call(args, kwargs, walk))
@@ -154,11 +154,11 @@ class WithValues:
     def returned(self, call: DescribedCall, result: Any) -> None:
         """Write a result, and which arguments changed in place."""
         values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
-        layout = self._outputs.find(call.op, values, names)
+        found = self._outputs.find(call.op, values, names)
         with guard.reading():
             changed = describe.changed(call.watched, call.mutates)
-            if layout is not None and not stats.out_of_reach():
-                output = layout.text.filled(layout.tensors(values))
+            if found is not None and not stats.out_of_reach():
+                output = found[0].filled(found[1])
             else:
                 walk = describe.Walk()
                 described = describe.describe(result, walk)
