@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.diagnose import investigate
 from firstfault.diagnose.report import Verdict
+from tests.unit.read import samples
 
 GPU = Path(__file__).parent / "gpu"
 LLM, DIFFUSION = "sglang.custom_op.mock_llm_cuda_crash", "diffusion.custom_op.mock_diffusion_cuda_crash"
@@ -22,7 +22,7 @@ RUNS = {
 @pytest.mark.parametrize("source", ["recording", "kernel_api.log"])
 @pytest.mark.parametrize("run", RUNS)
 def test_the_call_is_named(run: str, source: str) -> None:
-    found = investigate.report_on(GPU / run / source, last=5, advance=lambda count: None)
+    found = samples.report(GPU / run / source)
     verdict, op, n = RUNS[run]
     suspect = found.processes[0].suspect
     assert suspect is not None

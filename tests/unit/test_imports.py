@@ -38,6 +38,8 @@ def test_the_rules_hold(copy: Path) -> None:
         ("read/calls.py", "import torch"),
         ("read/session.py", "import firstfault.capture.boundary"),
         ("capture/dump.py", "import subprocess"),
+        ("diagnose/report.py", "import os"),
+        ("diagnose/investigate.py", "import firstfault.read.session"),
     ],
 )
 def test_a_planted_violation_is_found(copy: Path, module: str, planted: str) -> None:

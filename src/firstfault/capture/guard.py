@@ -15,6 +15,7 @@ import torch
 
 from firstfault.capture import cuda
 from firstfault.errors import tell
+from firstfault.record.plain import plain_text
 
 LONGEST_MESSAGE = 10_000
 _reported: set[str] = set()
@@ -83,6 +84,6 @@ def values_out_of_reach() -> str | None:
 def message_of(error: BaseException) -> str:
     """The message of an exception, whose ``__str__`` may itself raise, up to a length that is enough for any."""
     try:
-        return str(error)[:LONGEST_MESSAGE].encode("utf-8", "backslashreplace").decode()
+        return plain_text(str(error)[:LONGEST_MESSAGE])
     except Exception as raised:
         return f"<its message raised {type(raised).__name__}>"

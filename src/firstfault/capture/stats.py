@@ -13,6 +13,7 @@ import torch
 from firstfault.capture import guard
 from firstfault.capture.describe import Found, storage_bytes_needed
 from firstfault.record import schema
+from firstfault.record.plain import plain_number
 from firstfault.record.text_log import CAPTURE_SKIP
 
 _READY = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -127,7 +128,7 @@ def _floating(values: torch.Tensor, times: int) -> Statistics:
         inf_count = int(torch.isinf(values).sum().item())
     elif not nan_count and not math.isfinite(mean):
         mean = _mean_without_overflow(values)
-    return Statistics(_number(low), _number(high), _number(mean), nan_count * times, inf_count * times)
+    return Statistics(plain_number(low), plain_number(high), plain_number(mean), nan_count * times, inf_count * times)
 
 
 def _mean_without_overflow(values: torch.Tensor) -> float:
@@ -178,8 +179,3 @@ def _unpack_float4(tensor: torch.Tensor) -> torch.Tensor:
     values = _FLOAT4_VALUES + tuple(-value for value in _FLOAT4_VALUES)
     table = torch.tensor(values, dtype=torch.float32, device=tensor.device)
     return table[nibbles.long()]
-
-
-def _number(value: float) -> schema.Statistic:
-    """JSON has no NaN or infinity: those travel by name."""
-    return value if math.isfinite(value) else str(value)

@@ -17,11 +17,12 @@ def command(
     Only a process that uses a GPU has such positions; where the host of any other is, the report on its recording
     says.
     """
-    from firstfault.diagnose import live
+    from firstfault.diagnose.live import standings
+    from firstfault.read import live
     from firstfault.record.text_log import one_line
 
     is_pid = target.isdecimal() and not given(target).exists()
-    found = live.standings(live.recording_of(int(target)) if is_pid else readable(target))
+    found = standings(live.marked(live.recording_of(int(target)) if is_pid else readable(target)))
     several = len({process for process, _ in found}) > 1
     for process, sentence in found:
         print(one_line(f"{process}  {sentence}" if several else sentence))

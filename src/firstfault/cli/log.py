@@ -70,8 +70,8 @@ def _followed(source: Source) -> Iterator[Event]:
     Raises:
         UsageError: it is no recording.
     """
-    from firstfault.diagnose.living import Ends
     from firstfault.read.formats.recording import Recording
+    from firstfault.read.living import Ends
 
     if not isinstance(source, Recording):
         raise UsageError(f"--follow needs a recording; {source.path} is a {source.kind}: use tail -f on a text log")

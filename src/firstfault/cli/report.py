@@ -35,12 +35,14 @@ def command(
     Exits with 0 when everything was read, 3 when some of it could not be, 2 when nothing could.
     """
     from firstfault.cli.progress import advancing
-    from firstfault.diagnose import investigate
+    from firstfault.diagnose.investigate import report_on
+    from firstfault.read.evidence import gather
 
     if json and output not in (None, Format.JSON):
         raise UsageError(f"--json and --format {output.value} do not go together; leave one out")
     with advancing(path) as advance:
-        found = investigate.report_on(path, last=last, advance=advance)
+        evidence = gather(path, advance)
+    found = report_on(evidence, last=last)
     show(found, Format.JSON if json else output or Format.TEXT)
     raise typer.Exit(ExitCode.OK if found.complete else ExitCode.INCOMPLETE)
 

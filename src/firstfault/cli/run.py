@@ -49,11 +49,12 @@ def command(
 
 def _report(recording: Path) -> None:
     """Print the report to stderr: stdout is the command's, and so is the way in which this process ends."""
-    from firstfault.diagnose import investigate
+    from firstfault.diagnose.investigate import report_on
     from firstfault.present import terminal
+    from firstfault.read.evidence import gather
 
     try:
-        found = investigate.report_on(recording, last=5, advance=lambda count: None)
+        found = report_on(gather(recording, lambda count: None), last=5)
         found.stderr = []  # the user has just seen it
         sys.stderr.write("\n")
         terminal.show(found, sys.stderr)

@@ -10,18 +10,14 @@ from typing import Any
 
 import pytest
 
-from firstfault.diagnose import investigate, living
-from firstfault.diagnose.report import ProcessReport, Report, Verdict
+from firstfault.diagnose.report import ProcessReport, Verdict
+from firstfault.read.living import this_host
 from firstfault.record import layout, schema
 from tests.unit.read import samples
-from tests.unit.read.samples import MAIN_TID, T0, as_text, call, header, raised, recording, returned, tensor
+from tests.unit.read.samples import MAIN_TID, T0, as_text, call, header, raised, recording, report, returned, tensor
 
 END = schema.End(T0, 9)
 IN_THREAD = 8
-
-
-def report(path: Path, last: int = 5) -> Report:
-    return investigate.report_on(path, last=last, advance=lambda count: None)
 
 
 def judged(tmp_path: Path, *records: schema.Record, **session: Any) -> ProcessReport:
@@ -68,7 +64,7 @@ def test_a_command_whose_end_is_known_does_not_run_still(tmp_path: Path) -> None
 
 def written_here(tmp_path: Path, *records: schema.Record, **session: Any) -> Path:
     """A recording of this process; whoever holds its segment open runs."""
-    path = recording(tmp_path, [header(pid=os.getpid(), host=living.this_host()), *records])
+    path = recording(tmp_path, [header(pid=os.getpid(), host=this_host()), *records])
     (path / "session.json").write_text(json.dumps({"command": ["x"]} | session))
     return path
 

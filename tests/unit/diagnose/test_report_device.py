@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.diagnose import investigate, live
+from firstfault.diagnose import live
 from firstfault.diagnose.report import ProcessReport, Verdict
+from firstfault.read.live import marked
 from firstfault.record import codec, layout, progress, schema
+from tests.unit.read import samples
 
 CUDA_ERROR = "CUDA error: an illegal memory access was encountered"
 
@@ -33,7 +35,7 @@ def recorded(folder: Path, reached: int, *, raised: str = CUDA_ERROR, status: in
     page[offset + 24 : offset + 28] = reached.to_bytes(4, "little")
     (process / layout.PROGRESS).write_bytes(page)
     (folder / layout.SESSION).write_text(json.dumps({"exit_status": status, "signal": None, "pid": 42}))
-    (found,) = investigate.report_on(folder, last=5, advance=lambda count: None).processes
+    (found,) = samples.report(folder).processes
     return found
 
 
@@ -75,4 +77,4 @@ def test_a_device_that_caught_up_leaves_the_verdict_alone(tmp_path: Path) -> Non
 
 def test_live_says_the_same_of_the_recording(tmp_path: Path) -> None:
     found = recorded(tmp_path, progress.begin_marker(4))
-    assert live.standings(tmp_path) == [("vm-42", sentence) for sentence in found.device]
+    assert live.standings(marked(tmp_path)) == [("vm-42", sentence) for sentence in found.device]

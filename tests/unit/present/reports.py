@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firstfault.diagnose import investigate
 from firstfault.diagnose.report import Report
 from firstfault.record import schema
+from tests.unit.read import samples
 from tests.unit.read.samples import call, header, raised, recording, returned, tensor
 
 EVIL = [
@@ -48,7 +48,7 @@ def report(folder: Path, evil: str) -> Report:
     recording(folder, [header(pid=2), call(1, evil, nan)], name="vm-2")
     path.joinpath("session.json").write_bytes(b'{"exit_status": 1, "command": %s}' % _quoted(["python", evil]))
     path.joinpath("stderr.tail").write_text(" ".join(evil.splitlines()) * 2)
-    found = investigate.report_on(path, last=5, advance=lambda count: None)
+    found = samples.report(path)
     assert len(found.processes) == 2
     assert any(process.findings for process in found.processes)
     found.problems = [evil]

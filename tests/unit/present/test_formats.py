@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from firstfault.diagnose import investigate
 from firstfault.diagnose.report import REPORT_VERSION, Report
 from firstfault.present import json as present_json
 from firstfault.present import markdown, terminal
 from firstfault.present.sections import Code, Label, Line, Section
 from tests.unit.present.reports import EVIL, report
+from tests.unit.read import samples
 from tests.unit.read.samples import call, header, recording, returned, tensor
 
 PLAIN = "sglang.rmsnorm"
@@ -129,7 +129,7 @@ def test_names_paths_and_commands_are_code_in_markdown(tmp_path: Path) -> None:
         tmp_path, [header(), call(1, "sglang.moe_align"), returned(1), call(2, "sglang.moe_align", tensor(4))]
     )
     path.joinpath("session.json").write_text('{"command": ["python", "my crash.py"]}')
-    text = markdown.render(investigate.report_on(path, last=5, advance=lambda count: None))
+    text = markdown.render(samples.report(path))
     assert text.startswith("**sglang.moe_align (call 2) was in flight")
     for line in (
         "- **command:** `python 'my crash.py'`",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.diagnose import investigate
 from firstfault.present import values
 from firstfault.present.sections import MOST_FINDINGS, MOST_PARENTS, MOST_PROCESSES, MOST_ROWS, Section, sections
 from firstfault.present.terminal import plain
@@ -18,7 +17,7 @@ END = schema.End(T0, 9)
 
 
 def shown(path: Path, last: int = 5) -> dict[str, Section]:
-    found = investigate.report_on(path, last=last, advance=lambda count: None)
+    found = samples.report(path, last)
     return {section.title: section for section in sections(found)}
 
 

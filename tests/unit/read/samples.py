@@ -8,8 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from firstfault.diagnose.investigate import report_on
+from firstfault.diagnose.report import Report
 from firstfault.read.calls import History
 from firstfault.read.events import Event, Source
+from firstfault.read.evidence import gather
 from firstfault.read.session import open_source
 from firstfault.record import codec, schema, text_log
 
@@ -53,6 +56,11 @@ def history(path: Path) -> History:
     for event in read(path)[0]:
         taken.feed(event)
     return taken
+
+
+def report(path: Path, last: int = 5) -> Report:
+    """The report on a source."""
+    return report_on(gather(path, lambda count: None), last=last)
 
 
 # --- records

@@ -12,7 +12,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from firstfault.diagnose import investigate
 from firstfault.diagnose.report import ProcessReport, Report, Verdict
 from firstfault.read.formats import safetensors_file
 from firstfault.read.formats.dump_folder import dumps_in
@@ -248,7 +247,7 @@ def test_statistics_of_the_suspect_are_read_from_its_dump_wherever_the_recording
     [segment] = moved.glob("*/calls.0001.jsonl")
     lines = [line for line in segment.read_text().splitlines() if '"type":"inputs"' not in line]
     segment.write_text("\n".join(lines) + "\n")
-    found = investigate.report_on(moved, last=5, advance=lambda count: None)
+    found = samples.report(moved)
     [process] = found.processes
     assert process.suspect is not None
     x, deep = (argument.value for argument in process.suspect.inputs)

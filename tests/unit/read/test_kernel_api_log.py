@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from firstfault.capture import writers
-from firstfault.diagnose import investigate
 from firstfault.diagnose.report import ProcessReport, Report, Verdict
 from firstfault.read.calls import State
 from firstfault.read.formats.kernel_api_log import FLASHINFER, MAIN, NAMELESS, is_kernel_api_log
@@ -196,7 +195,7 @@ def test_no_call_of_a_serving_engine_would_have_raised_a_weighty_alarm(tmp_path:
     weights = []
     for end in heads:
         path.write_text(text[:end])
-        for process in investigate.report_on(path, last=0, advance=lambda count: None).processes:
+        for process in samples.report(path, 0).processes:
             weights += [(finding.confidence.value, finding.text) for finding in process.findings]
     assert [text for weight, text in weights if weight == "high"] == []
     assert [text for weight, text in weights if weight == "medium"] == []
@@ -364,7 +363,7 @@ def test_truncated_at_every_byte(tmp_path: Path) -> None:
             assert length <= whole.index(b"API Call: ") + len("API Call: ")
             assert "no kernel API call" in str(survives(path))
             continue
-        found = investigate.report_on(path, last=5, advance=lambda count: None)
+        found = samples.report(path)
         [process] = found.processes
         in_flight = (
             process.suspect.op

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.diagnose import live
 from firstfault.errors import UnreadableInput
+from firstfault.read import live
 from tests.unit.read.samples import call, header, recording
 
 
@@ -67,4 +67,4 @@ def test_a_recorded_process_without_a_gpu(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_recording_without_markers(tmp_path: Path, records: list[object], text: str) -> None:
     path = recording(tmp_path, records) if records else tmp_path  # type: ignore[arg-type]
     with pytest.raises(UnreadableInput, match=text):
-        live.standings(path)
+        live.marked(path)

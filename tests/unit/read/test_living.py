@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from firstfault.diagnose.living import Ends, is_running, run_is_gone, this_host
 from firstfault.read.formats.recording import Recording
+from firstfault.read.living import Ends, is_running, run_is_gone, this_host
 from firstfault.record import layout, schema
 from tests.unit.read.samples import T0, call, header, recording
 

@@ -24,9 +24,9 @@ from firstfault.read.files import exists, read_whole
 from firstfault.read.formats import dump_values, safetensors_file, torch_archive
 from firstfault.read.formats.kernel_api_log import FLASHINFER
 from firstfault.read.formats.saved_tensor import SavedTensor
-from firstfault.read.formats.values import plain_text
 from firstfault.read.tensors import saved_inputs, tensors
 from firstfault.record import layout, schema
+from firstfault.record.plain import plain_text
 
 FLASHINFER_METADATA = "metadata.jsonl"
 GRAPH_FLUSHES = "graph_flushes"

@@ -17,8 +17,9 @@ import msgspec
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.formats.saved_tensor import SavedTensor
-from firstfault.read.formats.values import plain_text, too_deep
+from firstfault.read.formats.values import too_deep
 from firstfault.record import schema
+from firstfault.record.plain import plain_text
 
 MOST_ITEMS = 100_000
 """Items of all containers of one side of a call, however deep they lie."""

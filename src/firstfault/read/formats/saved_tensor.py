@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from firstfault.errors import UnreadableInput
 from firstfault.read.formats.values import element_size, nbytes
 from firstfault.record import schema
+from firstfault.record.plain import plain_number
 
 if TYPE_CHECKING:
     import numpy
@@ -202,11 +203,7 @@ class _Totals:
         """Put the statistics where they belong."""
         kind = float if self._floating else int
         bounds = [kind(bound) for bound in self._bounds] or [math.nan, math.nan]
-        described.min, described.max = map(_named, bounds)
-        described.mean = _named(float(self._sum) / self._count)
+        described.min, described.max = map(plain_number, bounds)
+        described.mean = plain_number(float(self._sum) / self._count)
         if self._floating:
             described.nan_count, described.inf_count = self._nan, self._inf
-
-
-def _named(value: float) -> schema.Statistic:
-    return value if math.isfinite(value) else str(value)

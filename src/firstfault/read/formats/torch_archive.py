@@ -21,8 +21,8 @@ from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
 from firstfault.read.formats import saved_tensor
 from firstfault.read.formats.saved_tensor import SavedTensor
-from firstfault.read.formats.values import plain_text
 from firstfault.record import schema
+from firstfault.record.plain import plain_text
 
 T = TypeVar("T")
 

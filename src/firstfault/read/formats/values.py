@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from firstfault.record import schema
+from firstfault.record.plain import plain_number, plain_text
 
 UNKNOWN_EXTENT = -1
 """An extent that the text leaves out, as in ``shape=(..., 128)``."""
@@ -331,11 +332,6 @@ def element_size(dtype: str) -> int:
     return max(1, int(match[1]) // 8) if match else 1
 
 
-def plain_text(text: str) -> str:
-    """``text`` without lone surrogates, which UTF-8, and so every report, cannot carry."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
 @lru_cache(maxsize=4096)
 def _extents(text: str) -> tuple[int, ...]:
     """The numbers of a tuple, a list or a ``torch.Size``; what is no number is an unknown extent."""
@@ -374,13 +370,9 @@ def _statistic(text: str | None) -> schema.Statistic | None:
         return None
     word = _word(text)
     try:
-        return int(word) if word.removeprefix("-").isdecimal() and len(word) <= 20 else _finite(float(word))
+        return int(word) if word.removeprefix("-").isdecimal() and len(word) <= 20 else plain_number(float(word))
     except ValueError:
         return None
-
-
-def _finite(value: float) -> schema.Statistic:
-    return value if math.isfinite(value) else str(value)
 
 
 def _scalar(text: str) -> schema.Value:
