@@ -128,6 +128,7 @@ if KIND == "graph_replay":
         graph.replay()
 for i in range(1, 101) if KIND != "graph_replay" else ():
     if KIND == "side_stream" and i % 3 == BAD % 3:
+        side.wait_stream(torch.cuda.current_stream())  # else either stream's call could have been the first to fail
         with torch.cuda.stream(side):
             named(step, i)(x, i)
     elif KIND == "nested":
