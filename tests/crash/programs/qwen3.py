@@ -4,31 +4,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-
-def build() -> Any:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=128,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=64,
-    )
-    make: Callable[..., Any] = Qwen3ForCausalLM
-    return make(config).eval()
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests import tiny_qwen3
 
 
 def main(name: str, last: int) -> None:
-    model = build()
+    model = tiny_qwen3.build()
     seen = 0
 
     def hook(module: torch.nn.Module, args: Any) -> None:
@@ -42,7 +28,7 @@ def main(name: str, last: int) -> None:
     model.model.get_submodule(name).register_forward_pre_hook(hook)
     while True:
         with torch.no_grad():
-            model(torch.arange(7).unsqueeze(0) + 3)
+            model(tiny_qwen3.ids())
 
 
 if __name__ == "__main__":

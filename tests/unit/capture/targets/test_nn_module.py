@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-import gc
 import io
 import pickle
-import re
-import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,253 +15,17 @@ from torch import nn
 
 from firstfault.capture.targets import nn_module
 from firstfault.record import schema
+from tests import tiny_qwen3
 from tests.conftest import Record
+from tests.unit.capture.targets.modules import MODEL_CALLS, ORIGINAL, Block, Model, X, names, seeded, untouched
 from tests.unit.recording import Recording, same
-
-ORIGINAL = nn.Module.__call__
-compiled: Callable[..., Any] = torch.compile
-
-
-class Block(nn.Module):
-    def __init__(self, width: int = 4) -> None:
-        super().__init__()
-        self.up = nn.Linear(width, width)
-        self.act = nn.ReLU()
-
-    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        found: torch.Tensor = self.act(self.up(x)) * scale
-        return found
-
-
-class Model(nn.Module):
-    def __init__(self, depth: int = 2) -> None:
-        super().__init__()
-        self.embed = nn.Linear(4, 4)
-        self.layers = nn.ModuleList(Block() for _ in range(depth))
-        self.head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.embed(x)
-        for layer in self.layers:
-            x = layer(x, scale=2.0)
-        found: torch.Tensor = self.head(x)
-        return found
-
-
-MODEL_CALLS = [
-    "Model",
-    "Model.embed",
-    "Model.layers.0",
-    "Model.layers.0.up",
-    "Model.layers.0.act",
-    "Model.layers.1",
-    "Model.layers.1.up",
-    "Model.layers.1.act",
-    "Model.head",
-    "Model.head.0",
-    "Model.head.1",
-]
-X = torch.arange(12.0).reshape(3, 4)
-
-
-@pytest.fixture(autouse=True)
-def _installed() -> Iterator[None]:
-    nn_module._names.clear()
-    nn_module._fruitless = 0
-    nn_module.install()
-    yield
-    nn_module.uninstall()
-    assert nn.Module.__call__ is ORIGINAL
-
-
-@pytest.fixture
-def recorded(record: Record) -> Recording:
-    return record(3)
-
-
-def names(recording: Recording) -> list[str]:
-    """The operators in the order of their calls."""
-    return [call.op for call in recording.of(schema.Call)]
-
-
-def seeded(make: Callable[[], nn.Module]) -> Any:
-    """A module with the same weights each time."""
-    torch.manual_seed(0)
-    return make()
-
-
-class TestNames:
-    def test_nested(self, recorded: Recording) -> None:
-        Model()(X)
-
-        assert names(recorded) == MODEL_CALLS
-        assert {call.target for call in recorded.of(schema.Call)} == {"nn_module"}
-
-    def test_each_call_names_the_one_around_it(self, recorded: Recording) -> None:
-        Model(1)(X)
-
-        calls = {call.n: call for call in recorded.of(schema.Call)}
-        around = {call.op: calls[call.parent].op for call in calls.values() if call.parent}
-        assert around == {
-            "Model.embed": "Model",
-            "Model.layers.0": "Model",
-            "Model.layers.0.up": "Model.layers.0",
-            "Model.layers.0.act": "Model.layers.0",
-            "Model.head": "Model",
-            "Model.head.0": "Model.head",
-            "Model.head.1": "Model.head",
-        }
-
-    def test_site_is_the_line_of_the_program(self, recorded: Recording) -> None:
-        Model(1)(X)
-
-        here = [call.site.rpartition(":")[0] for call in recorded.of(schema.Call) if "head." not in call.op]
-        assert set(here) == {__file__}
-
-    def test_root_that_is_called_again(self, recorded: Recording) -> None:
-        model = Model()
-        model(X)
-        model(X)
-
-        assert names(recorded) == MODEL_CALLS * 2
-
-    def test_module_in_two_places_has_the_first(self, recorded: Recording) -> None:
-        model = nn.Sequential(nn.Linear(4, 4))
-        model.append(model[0])
-        model(X)
-
-        assert names(recorded) == ["Sequential", "Sequential.0", "Sequential.0"]
-
-    def test_module_called_outside_of_its_root(self, recorded: Recording) -> None:
-        model = Model()
-        model.layers[1](X)
-        model(X)
-        model.layers[1](X)
-
-        block = ["Block", "Block.up", "Block.act"]
-        assert names(recorded) == [*block, *MODEL_CALLS, *(MODEL_CALLS[5:8])]
-
-    def test_root_that_becomes_part_of_another(self, recorded: Recording) -> None:
-        model = Model(0)
-        model(X)
-        wrapper = nn.Sequential(model)
-        wrapper(X)
-        model(X)
-
-        own = ["Model", "Model.embed", "Model.head", "Model.head.0", "Model.head.1"]
-        inner = [name.replace("Model", "Sequential.0") for name in own]
-        assert names(recorded) == [*own, "Sequential", *inner, *inner]
-
-    def test_module_shared_by_two_models_keeps_its_name(self, recorded: Recording) -> None:
-        target, draft = Block(), nn.Sequential(nn.Linear(4, 4))
-        draft.append(target.up)
-        target(X)
-        draft(X)
-        target(X)
-
-        block = ["Block", "Block.up", "Block.act"]
-        assert names(recorded) == [*block, "Sequential", "Sequential.0", "Block.up", *block]
-
-    def test_module_added_after_the_first_call(self, recorded: Recording) -> None:
-        model = Model(1)
-        model(X)
-        before = len(names(recorded))
-        model.layers.append(Block())
-        model.layers[0].up = nn.Sequential(nn.Linear(4, 4))
-        model(X)
-
-        assert names(recorded)[before:] == [
-            "Model",
-            "Model.embed",
-            "Model.layers.0",
-            "Model.layers.0.up",
-            "Model.layers.0.up.0",
-            "Model.layers.0.act",
-            *MODEL_CALLS[5:],
-        ]
-
-    def test_replaced_modules_are_forgotten(self, recorded: Recording) -> None:
-        model = Model()
-        model(X)
-        known = len(nn_module._names)
-        for _ in range(3):
-            model.head = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2))
-            model(X)
-        gc.collect()
-
-        assert len(nn_module._names) == known
-        del model
-        gc.collect()
-        assert nn_module._names == {}
-
-    def test_modules_without_a_tree(self, recorded: Recording) -> None:
-        nn.ReLU()(X)
-        nn.Softmax(dim=-1)(X)
-
-        assert names(recorded) == ["ReLU", "Softmax"]
-
-    def test_name_that_is_no_text_can_be_written(self, recorded: Recording) -> None:
-        model = nn.Sequential()
-        model.add_module("odd\udc80", nn.ReLU())
-        model(X)
-
-        assert names(recorded) == ["Sequential", r"Sequential.odd\udc80"]
-
-
-class TestManyModules:
-    """A walk over the tree at each call would make ten thousand modules a matter of minutes."""
-
-    def test_each_is_looked_at_once(self, record: Record) -> None:
-        recorded = record(1, text_dest=None)
-        looked = 0
-
-        class Counted(nn.Module):
-            def __getattribute__(self, name: str) -> Any:
-                nonlocal looked
-                looked += name == "_modules"
-                return super().__getattribute__(name)
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return x
-
-        model = nn.Sequential(*(Counted() for _ in range(10_000)))
-        looked = 0
-
-        model(X)
-        model(X)
-
-        assert looked == 10_000
-        assert names(recorded)[10_000] == "Sequential.9999"
-        assert len(names(recorded)) == 20_002
-
-    def test_modules_made_anew_each_time_do_not_lead_to_a_search_each_time(self, recorded: Recording) -> None:
-        model = nn.Sequential(*(nn.Identity() for _ in range(100)))
-        model(X)
-        looked = 0
-        walk = nn_module._tree
-
-        def counted(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-            nonlocal looked
-            for found in walk(root):
-                looked += 1
-                yield found
-
-        nn_module._tree = counted
-        try:
-            for _ in range(1000):
-                nn.ReLU()(X)
-        finally:
-            nn_module._tree = walk
-
-        assert looked < 100 * (nn_module._MOST_FRUITLESS + 1) + 2000
-        assert names(recorded)[-1] == "ReLU"
 
 
 class TestProgramSeesNoDifference:
     @pytest.mark.parametrize("level", [1, 3, 5, 10])
     @pytest.mark.parametrize("text_only", [False, True])
     def test_results_are_bit_equal(self, record: Record, level: int, text_only: bool) -> None:
-        plain = _untouched(lambda: seeded(Model)(X))
+        plain = untouched(lambda: seeded(Model)(X))
         record(level, **({"recording": None} if text_only else {}))
 
         assert same(seeded(Model)(X), plain)
@@ -372,7 +133,7 @@ class TestProgramSeesNoDifference:
             made.embed.register_forward_hook(lambda module, args, output: output * 2)
             return made
 
-        assert same(model()(X), _untouched(lambda: model()(X)))
+        assert same(model()(X), untouched(lambda: model()(X)))
 
     def test_global_hooks_run_once(self, recorded: Recording) -> None:
         count = 0
@@ -409,28 +170,13 @@ class TestQwen3:
 
     @pytest.fixture(scope="class")
     def model(self) -> Any:
-        transformers = pytest.importorskip("transformers")
-        torch.manual_seed(0)
-        config = transformers.Qwen3Config(
-            vocab_size=128,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            max_position_embeddings=64,
-        )
-        return transformers.Qwen3ForCausalLM(config).eval()
+        pytest.importorskip("transformers")
+        return tiny_qwen3.build()
 
     @pytest.fixture(scope="class")
     def plain(self, model: Any) -> torch.Tensor:
-        found: torch.Tensor = _untouched(lambda: model(self.ids()).logits)
+        found: torch.Tensor = untouched(lambda: model(tiny_qwen3.ids()).logits)
         return found
-
-    @staticmethod
-    def ids() -> torch.Tensor:
-        return torch.arange(7).unsqueeze(0) + 3
 
     @pytest.mark.parametrize("level", [1, 3, 5, 10])
     @pytest.mark.parametrize("text_only", [False, True])
@@ -439,7 +185,7 @@ class TestQwen3:
     ) -> None:
         recording = record(level, **({"recording": None} if text_only else {}))
 
-        assert same(model(self.ids()).logits, plain)
+        assert same(model(tiny_qwen3.ids()).logits, plain)
 
         if not text_only:
             called = names(recording)
@@ -451,138 +197,14 @@ class TestQwen3:
     def test_generated_tokens_are_the_same(self, record: Record, model: Any) -> None:
         def generate() -> list[int]:
             torch.manual_seed(1)
-            found = model.generate(self.ids(), max_new_tokens=5, do_sample=True, pad_token_id=0)
+            found = model.generate(tiny_qwen3.ids(), max_new_tokens=5, do_sample=True, pad_token_id=0)
             return list(found[0].tolist())
 
-        expected = _untouched(generate)
+        expected = untouched(generate)
         recording = record(3)
 
         assert generate() == expected
         assert names(recording).count("Qwen3ForCausalLM") == 5
-
-
-class TestUnusualModules:
-    def test_unhashable(self, recorded: Recording) -> None:
-        class Unhashable(nn.ReLU):
-            def __eq__(self, other: object) -> bool:
-                raise AssertionError("nobody asked the program to compare its modules")
-
-            __hash__ = None  # type: ignore[assignment]
-
-        nn.Sequential(Unhashable(), Unhashable())(X)
-
-        assert names(recorded) == ["Sequential", "Sequential.0", "Sequential.1"]
-
-    def test_false_and_empty(self, recorded: Recording) -> None:
-        class Empty(nn.Sequential):
-            def __bool__(self) -> bool:
-                raise AssertionError("nobody asked the program whether its modules are true")
-
-        nn.Sequential(Empty())(X)
-
-        assert names(recorded) == ["Sequential", "Sequential.0"]
-
-    def test_that_lists_its_modules_in_a_way_of_its_own(self, recorded: Recording) -> None:
-        class Odd(nn.Sequential):
-            def named_modules(self, *args: Any, **kwargs: Any) -> Any:
-                raise AssertionError("nobody asked the program to list its modules")
-
-        Odd(nn.ReLU())(X)
-
-        assert names(recorded) == ["Odd", "Odd.0"]
-
-    def test_missing_part(self, recorded: Recording) -> None:
-        model = nn.Sequential(nn.ReLU())
-        model.register_module("none", None)
-        del model._modules["none"]
-        model._modules["last"] = nn.ReLU()
-        block = Block()
-        block.register_module("nothing", None)
-        nn.Sequential(model, block)(X)
-
-        assert names(recorded)[:4] == ["Sequential", "Sequential.0", "Sequential.0.0", "Sequential.0.last"]
-
-    def test_call_of_its_own(self, recorded: Recording) -> None:
-        class Own(Block):
-            def __call__(self, x: torch.Tensor) -> Any:
-                return super().__call__(x + 1, scale=3.0)
-
-        class Apart(Block):
-            def __call__(self, x: torch.Tensor) -> Any:
-                return self.forward(x)
-
-        assert same(seeded(Own)(X), _untouched(lambda: seeded(Block)(X + 1, scale=3.0)))
-        Apart()(X)
-
-        assert names(recorded) == ["Own", "Own.up", "Own.act", "Linear", "ReLU"]
-
-    def test_that_calls_itself(self, recorded: Recording) -> None:
-        class Again(nn.Module):
-            def forward(self, x: torch.Tensor, depth: int = 2) -> torch.Tensor:
-                found: torch.Tensor = self(x * 2, depth - 1) if depth else x
-                return found
-
-        assert same(Again()(X), X * 4)
-        assert names(recorded) == ["Again"] * 3
-        assert [call.parent for call in recorded.of(schema.Call)] == [0, 1, 2]
-
-    def test_in_several_threads(self, recorded: Recording) -> None:
-        model, plain = seeded(Model), _untouched(lambda: seeded(Model)(X))
-        results: list[torch.Tensor] = []
-        ready = threading.Barrier(4)
-
-        def work() -> None:
-            ready.wait()
-            results.extend(model(X) for _ in range(5))
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        assert len(results) == 20
-        assert all(same(result, plain) for result in results)
-        calls = recorded.of(schema.Call)
-        by_thread = {tid: [call.op for call in calls if call.tid == tid] for tid in {call.tid for call in calls}}
-        assert list(by_thread.values()) == [MODEL_CALLS * 5] * 4
-
-    def test_replicas_as_of_data_parallel(self, recorded: Recording) -> None:
-        model = seeded(Model)
-        plain = _untouched(lambda: seeded(Model)(X))
-        for _ in range(2):
-            replica = model._replicate_for_data_parallel()
-            for name, inner in model.named_children():
-                setattr(replica, name, inner)
-            assert same(replica(X), plain)
-
-        assert names(recorded)[0] == "Model"
-        assert "Model.layers.0.up" in names(recorded)
-
-    def test_lazy(self, recorded: Recording) -> None:
-        model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
-        model(X)
-        model(X)
-
-        assert names(recorded) == ["Sequential", "Sequential.0", "Sequential.1"] * 2
-
-    def test_checkpointed(self, recorded: Recording) -> None:
-        from torch.utils.checkpoint import checkpoint
-
-        model = seeded(Block)
-        x = X.clone().requires_grad_()
-        result = checkpoint(model, x, use_reentrant=False)
-        result.sum().backward()
-
-        assert same(result, _untouched(lambda: seeded(Block)(X)))
-        assert names(recorded) == ["Block", "Block.up", "Block.act"] * 2, "once forward, once in backward"
-
-    def test_parametrized(self, recorded: Recording) -> None:
-        model = nn.utils.parametrizations.weight_norm(seeded(lambda: nn.Linear(4, 4)))
-        model(X)
-
-        assert names(recorded)[0] == "ParametrizedLinear"
-        assert any(name.startswith("ParametrizedLinear.parametrizations.weight") for name in names(recorded))
 
 
 class TestCopies:
@@ -593,7 +215,7 @@ class TestCopies:
 
         assert pickle.dumps(model) == before
         for twin in (copy.deepcopy(model), pickle.loads(before)):
-            assert same(twin(X), _untouched(lambda: model(X)))
+            assert same(twin(X), untouched(lambda: model(X)))
             assert vars(twin).keys() == vars(model).keys()
         assert names(recorded).count("Model") == 3
         assert names(recorded).count("Model.layers.1.up") == 3
@@ -607,122 +229,6 @@ class TestCopies:
 
         assert same(torch.load(file, weights_only=False)(X), expected)
         assert list(model.state_dict()) == list(Model().state_dict())
-
-
-class TestOtherWaysToRunAModule:
-    def test_traced(self, recorded: Recording) -> None:
-        trace: Callable[..., Any] = torch.jit.trace
-        plain = _untouched(lambda: trace(seeded(Model).eval(), X))
-        traced = trace(seeded(Model).eval(), X)
-
-        assert _graph(traced) == _graph(plain)
-        assert same(traced(X), _untouched(lambda: seeded(Model)(X)))
-
-    def test_scripted(self, recorded: Recording) -> None:
-        plain = _untouched(lambda: torch.jit.script(seeded(Model).eval()))
-        scripted = torch.jit.script(seeded(Model).eval())
-
-        assert scripted.code == plain.code
-        assert same(scripted(X), _untouched(lambda: seeded(Model)(X)))
-        assert "RecursiveScriptModule" in names(recorded)
-
-    def test_symbolically_traced(self, recorded: Recording) -> None:
-        plain = _untouched(lambda: torch.fx.symbolic_trace(seeded(Model)))
-        graph = torch.fx.symbolic_trace(seeded(Model))
-
-        assert str(graph.graph) == str(plain.graph)
-        assert same(graph(X), _untouched(lambda: seeded(Model)(X)))
-
-    def test_exported(self, recorded: Recording) -> None:
-        plain = _untouched(lambda: torch.export.export(seeded(Model), (X,)))
-        exported = torch.export.export(seeded(Model), (X,))
-
-        assert str(exported.graph) == str(plain.graph)
-        assert same(exported.module()(X), _untouched(lambda: seeded(Model)(X)))
-
-    def test_transformed(self, recorded: Recording) -> None:
-        model = seeded(Model)
-        weights = dict(model.named_parameters())
-
-        def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-            found: torch.Tensor = torch.func.functional_call(model, weights, (X,)).sum()
-            return found
-
-        plain = _untouched(lambda: torch.func.grad(loss)(weights))
-        ours = torch.func.grad(loss)(weights)
-
-        assert all(same(ours[name], plain[name]) for name in plain)
-        assert same(torch.vmap(model)(X), _untouched(lambda: torch.vmap(model)(X)))
-
-
-class TestCompiled:
-    """Compiled regions are what they would be: the same graphs, none of them broken by us."""
-
-    class Broken(Model):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.embed(x)
-            torch._dynamo.graph_break()
-            return super().forward(x)
-
-    @pytest.fixture(autouse=True)
-    def _fresh(self) -> Iterator[None]:
-        torch._dynamo.reset()
-        yield
-        torch._dynamo.reset()
-
-    @pytest.mark.parametrize("hooked", ["nothing", "root", "inner"])
-    @pytest.mark.parametrize(("make", "fullgraph"), [(Model, True), (Model, False), (Broken, False)])
-    def test_in_the_same_graphs(
-        self, recorded: Recording, make: Callable[[], nn.Module], fullgraph: bool, hooked: str
-    ) -> None:
-        def run_it() -> tuple[torch.Tensor, list[str], list[str]]:
-            torch._dynamo.reset()
-            graphs: list[str] = []
-
-            def backend(graph: torch.fx.GraphModule, example: Any) -> Any:
-                graphs.append(graph.code)
-                return graph.forward
-
-            model, ran = seeded(make), []
-            if hooked != "nothing":
-                module = model if hooked == "root" else model.layers[0]
-                module.register_forward_hook(lambda *values: ran.append(str(torch.compiler.is_compiling())))
-            run = compiled(model, backend=backend, fullgraph=fullgraph)
-            results = [run(X) for _ in range(3)]
-            assert all(same(result, results[0]) for result in results)
-            return results[0], graphs, ran
-
-        expected = _untouched(run_it)
-        seen = run_it()
-
-        assert same(seen[0], expected[0])
-        assert same(seen[0], _untouched(lambda: seeded(make)(X)))
-        assert seen[1:] == expected[1:]
-        assert names(recorded) == ["OptimizedModule"] * 3
-
-    def test_for_real(self, recorded: Recording) -> None:
-        expected = _untouched(lambda: compiled(seeded(Model), fullgraph=True, backend="aot_eager")(X))
-
-        assert same(compiled(seeded(Model), fullgraph=True, backend="aot_eager")(X), expected)
-
-    def test_part_of_a_model(self, recorded: Recording) -> None:
-        model = seeded(Model)
-        expected = _untouched(lambda: seeded(Model)(X))
-        model.layers[1].compile(backend="eager", fullgraph=True)
-
-        assert same(model(X), expected)
-        assert names(recorded) == [*MODEL_CALLS[:6], *MODEL_CALLS[8:]]
-
-    def test_disabled_part_of_a_compiled_model_is_recorded(self, recorded: Recording) -> None:
-        class Partly(Model):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                found: torch.Tensor = self.embed(torch.compiler.disable(self.layers[0])(x))
-                return found
-
-        compiled(Partly(), backend="eager")(X)
-
-        prefix = "OptimizedModule._orig_mod.layers.0"
-        assert names(recorded) == ["OptimizedModule", prefix, f"{prefix}.up", f"{prefix}.act"]
 
 
 class TestInstalling:
@@ -783,16 +289,3 @@ class TestInstalling:
         frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
         torch_and_ours = ("_wrapped_call_impl", "_call_impl", "call_module")
         assert [name for name in frames if name not in torch_and_ours][-2:] == ["forward", "forward"]
-
-
-def _untouched(make: Callable[[], Any]) -> Any:
-    """What ``make`` gives without us."""
-    nn_module.uninstall()
-    try:
-        return make()
-    finally:
-        nn_module.install()
-
-
-def _graph(traced: Any) -> str:
-    return re.sub(r"___torch_mangle_\d+\.", "", str(traced.inlined_graph))  # each class anew for each trace
