@@ -56,7 +56,7 @@ class Inside:
 
     Attributes:
         graph: the graph's number.
-        replays: how often it had been replayed, this time included.
+        replays: how often it had been replayed, this time included; the host may have enqueued more.
         reach: ``IN_CALL`` of a captured call, or ``UNRECORDED`` for what was captured between such.
         call: the captured call; where it was between calls the one before that, 0 for none.
     """
@@ -92,7 +92,8 @@ def _with_graph(position: Position, graphs: dict[int, progress.Slot], order: Ord
     reach, call = Reach.UNRECORDED, 0
     if slot.reached and (found := _last_like(markers, slot.reached)) is not None:
         reach, call = _between(markers, found, order.ended)
-    return replace(position, inside=Inside(graph, slot.enqueued, reach, call))
+    ahead = sum(n > position.call and other == graph for n, other in order.replays.items())
+    return replace(position, inside=Inside(graph, slot.enqueued - ahead, reach, call))
 
 
 def _last_like(markers: list[int], word: int) -> int | None:

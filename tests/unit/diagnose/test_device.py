@@ -157,9 +157,9 @@ CAPTURED: list[Marked] = [
     ],
 )
 def test_where_in_a_graph_a_replay_died(reached: int, reach: Reach, call: int) -> None:
-    order = order_of(*CAPTURED, replay(4), end(4), replay(5), end(5))
-    slots = [progress.Slot(0, progress.STREAM, 0, progress.end_marker(5), progress.begin_marker(5))]
-    slots.append(progress.Slot(-1, progress.GRAPH, 1, 2, reached))
+    order = order_of(*CAPTURED, replay(4), end(4), replay(5), end(5), replay(6), end(6), replay(7, graph=2), end(7))
+    slots = [progress.Slot(0, progress.STREAM, 0, progress.end_marker(7), progress.begin_marker(5))]
+    slots.append(progress.Slot(-1, progress.GRAPH, 1, 3, reached))  # the host is one replay ahead
     (position,) = positions(progress.Page(1, 0, "", slots), order)
     assert (position.reach, position.call) == (Reach.IN_CALL, 5)
     assert position.inside == Inside(1, 2, reach, call)
