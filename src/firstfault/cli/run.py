@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
 from firstfault.settings import LEVEL_FORMS
 
@@ -62,4 +63,4 @@ def _report(recording: Path) -> None:
     except OSError:  # nobody reads our stderr: what is left of it must not turn into an exit status of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     except (Exception, KeyboardInterrupt) as error:
-        print(f"firstfault: no report ({error or type(error).__name__})", file=sys.stderr)
+        tell(f"no report ({str(error) or type(error).__name__})")

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from firstfault.cli import run as run_command
+from firstfault.read import evidence
 from tests.unit.tools.running import DEADLINE, Terminal, run
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -131,6 +133,21 @@ class TestCommandThatDies:
 
         os.close(writer)
         assert (done.returncode, done.stdout) == (3, b"")
+
+    @pytest.mark.parametrize(
+        ("error", "named"), [(KeyboardInterrupt(), "KeyboardInterrupt"), (ValueError("x\ny"), "x\\ny")]
+    )
+    def test_a_report_that_fails_is_one_line(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, named: str
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(evidence, "gather", fail)
+
+        run_command._report(Path("r"))
+
+        assert capsys.readouterr().err == f"firstfault: no report ({named})\n"
 
     def test_stderr_is_closed(self) -> None:
         done = run(["sh", "-c", 'exec "$@" 2>&-', "sh", *FIRSTFAULT, "run", "--dir", "r", "--", "sh", "-c", "exit 3"])

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.diagnose.rules import Suspect, finding
+from firstfault.read.formats.values import element_size
 from firstfault.record import schema
 
 GIANT = 64 * 2**30
@@ -51,8 +52,5 @@ def _in_memory(tensor: schema.Tensor) -> int:
     """Bytes from the first element to the last, which for an expanded tensor are fewer than it has elements."""
     if tensor.stride is None or 0 in tensor.shape or len(tensor.stride) != len(tensor.shape):
         return tensor.nbytes
-    elements = 1
-    for extent in tensor.shape:
-        elements *= max(extent, 1)
     span = 1 + sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride, strict=True))
-    return min(tensor.nbytes, tensor.nbytes // elements * max(span, 1))
+    return min(tensor.nbytes, max(span, 1) * element_size(tensor.dtype))

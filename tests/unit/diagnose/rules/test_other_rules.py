@@ -151,6 +151,7 @@ CACHE = tensor(14_544_314, 128)
     ([[CACHE]], ""), ([[CACHE], [CACHE]], ""), ([[tensor(1, 8192)], [tensor(8192, 8192)]], ""),
     ([[tensor(1024, 8192, 128, 128)], [tensor(1024, 8192, 128, 128)]], ""),
     ([[tensor(2**20, 2**20, stride=(0, 0), contiguous=False)]], ""), ([[tensor(2**40, 0)]], ""), ([[tensor()]], ""),
+    ([[tensor(*[10**18] * 10**5, nbytes=2**63 - 1, stride=(0,) * 10**5)]], ""),
 ])  # fmt: skip
 def test_sizes(calls: list[Arguments], weight: str) -> None:
     assert [found for found, _ in weights("ff401_giant_tensor", *calls)] == ([weight] if weight else [])
