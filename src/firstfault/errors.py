@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 class FirstFaultError(Exception):
     """A failure that a user can act on; its text is one line that says what and what next."""
 
-    exit_code = ExitCode.USAGE
+    exit_code: int = ExitCode.USAGE
 
 
 class SettingError(FirstFaultError):

@@ -43,7 +43,7 @@ class CannotStart(FirstFaultError):
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
-        self.exit_code = status  # type: ignore[assignment]
+        self.exit_code = status
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ and what earlier calls of the same operator looked like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -63,9 +62,6 @@ class Suspect:
     def in_earlier_calls(self) -> str:
         """``in 7 earlier calls``, for the text of a finding."""
         return "in 1 earlier call" if self.count == 1 else f"in {self.count} earlier calls"
-
-
-Check = Callable[[Suspect], Iterator[Finding]]
 
 
 def check_all(suspect: Suspect) -> list[Finding]:

@@ -22,7 +22,7 @@ from firstfault.read import earlier
 from firstfault.read.events import Advance, Event, Problems
 from firstfault.read.files import exists, read_whole
 from firstfault.read.formats import dump_values, safetensors_file, torch_archive
-from firstfault.read.formats.kernel_api_log import FLASHINFER
+from firstfault.read.formats.kernel_api_log import FLASHINFER, forget_lost
 from firstfault.read.formats.saved_tensor import SavedTensor
 from firstfault.read.tensors import saved_inputs, tensors
 from firstfault.record import layout, schema
@@ -147,9 +147,8 @@ class DumpFolder:
         args, kwargs = dump_values.arguments(dump.metadata, self._tensors(dump.folder, "inputs"))
         target = FLASHINFER if dump.is_flashinfer else TARGET
         stack = self._open.setdefault((dump.pid, tid), [])
-        if target == FLASHINFER:  # its APIs do not call themselves: one without an end has raised
-            names = [op for _, op in stack]
-            del stack[names.index(dump.op) if dump.op in names else len(stack) :]
+        if target == FLASHINFER:
+            forget_lost(stack, dump.op)
         parent = stack[-1][0] if stack else 0
         stack.append((n, dump.op))
         del stack[:-_MOST_OPEN]

@@ -26,6 +26,7 @@ MOST_ITEMS = 100_000
 _DEEPEST = 20
 _CONTAINER = "__container"
 _POSITIONAL = re.compile(r"arg_(\d{1,4})(?:_.*)?", re.DOTALL)
+_RESULT = re.compile(r"result_(\d{1,4})(?:_.*)?", re.DOTALL)
 _LONGEST_TEXT = 1000
 
 
@@ -37,9 +38,8 @@ def arguments(
     if "args" in metadata and recorded is not None:
         return recorded
     restored = _Restored(_object(metadata.get("input_metadata")), saved, _object(metadata.get("tensor_details")))
-    keys = [*restored.flat, *restored.tensors]
-    numbers = [int(match[1]) for key in keys if (match := _POSITIONAL.fullmatch(key))]
-    positional = [restored.value(f"arg_{index}") for index in range(max(numbers, default=-1) + 1)]
+    keys = restored.keys
+    positional = [restored.value(f"arg_{index}") for index in range(_count_of(_POSITIONAL, keys))]
     named = {key.removesuffix(_CONTAINER): None for key in keys if key.startswith("kwarg_")}
     inside = _inside([*named], {key.removesuffix(_CONTAINER) for key in keys if key.endswith(_CONTAINER)})
     return positional, {key.removeprefix("kwarg_"): restored.value(key) for key in named if key not in inside}
@@ -63,12 +63,17 @@ def result(metadata: dict[str, Any], saved: Mapping[str, SavedTensor]) -> schema
     if metadata.get("result") is not None and recorded is not None:
         return recorded[0][0]
     restored = _Restored(_object(metadata.get("output_metadata")), saved, _object(metadata.get("tensor_details")))
-    keys = [*restored.flat, *restored.tensors]
-    numbers = [int(match[1]) for key in keys if (match := re.fullmatch(r"result_(\d{1,4})(?:_.*)?", key, re.DOTALL))]
-    if "result" in keys or f"result{_CONTAINER}" in keys or not numbers:
+    keys = restored.keys
+    count = _count_of(_RESULT, keys)
+    if "result" in keys or f"result{_CONTAINER}" in keys or not count:
         return restored.value("result")
-    items = [restored.value(f"result_{index}") for index in range(max(numbers) + 1)]  # FlashInfer's tuple
+    items = [restored.value(f"result_{index}") for index in range(count)]  # FlashInfer's tuple
     return schema.Sequence("tuple", len(items), items)
+
+
+def _count_of(pattern: re.Pattern[str], keys: list[str]) -> int:
+    """How many values are numbered, from 0, by what the pattern finds in their keys."""
+    return 1 + max((int(match[1]) for key in keys if (match := pattern.fullmatch(key))), default=-1)
 
 
 _Arguments: TypeAlias = tuple[list[schema.Value], dict[str, schema.Value]]
@@ -92,6 +97,11 @@ class _Restored:
         self.tensors: dict[str, schema.Tensor] = {key: tensor.described() for key, tensor in saved.items()}
         for key, detail in details.items():
             self._complete(key, detail, only_known=bool(saved))
+
+    @property
+    def keys(self) -> list[str]:
+        """All keys that say something of the side."""
+        return [*self.flat, *self.tensors]
 
     def value(self, key: str, depth: int = 0) -> schema.Value:
         """The value that was flattened into keys beginning with ``key``."""

@@ -156,7 +156,7 @@ class KernelApiLog:
         if stack is None:
             stack = self._open[identity] = []
         if call.target == FLASHINFER:
-            _forget_lost(stack, call.op)
+            forget_lost(stack, call.op)
         if self._describes and stack:
             call.parent = stack[-1][0]
         stack.append((call.n, call.op))
@@ -230,7 +230,7 @@ def _whose(identity: Identity) -> tuple[Identity, ...]:
     return (identity, _OWN) if identity[0] == f"pid {identity[1]}" else (identity,)
 
 
-def _forget_lost(stack: list[tuple[int, str]], op: str) -> None:
+def forget_lost(stack: list[tuple[int, str]], op: str) -> None:
     """FlashInfer's APIs do not call themselves: one that is open still has ended in an exception."""
     for depth, (_, name) in enumerate(stack):
         if name == op:
