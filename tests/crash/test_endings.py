@@ -42,7 +42,7 @@ ENDINGS = {
     "multiprocessing_spawn": Ending(0, number=3, in_child=True),
 }
 LEVELS = (1, 3, 10)
-PLACES = ("text", "recording", "both")
+PLACES = ("text", "recording", "both", "ring")
 SLOW = "multiprocessing_spawn"  # its child imports torch for itself: both are one run
 CASES = [
     (ending, level, place)
@@ -60,7 +60,7 @@ def test_what_is_left_names_the_call(warm: Warm, tmp_path: Path, ending: str, le
     ended = warm.run(tmp_path, str(CRASHER), ending, **_environment(tmp_path, level, place))
 
     child = _check_program(ended, expected)
-    if place != "recording":
+    if place in ("text", "both"):
         check_text(tmp_path / "calls.log", expected, level, child)
     if place != "text":
         check_recording(tmp_path / "recording", expected, level, child)
@@ -71,7 +71,9 @@ def test_what_is_left_names_the_call(warm: Warm, tmp_path: Path, ending: str, le
 
 def _environment(folder: Path, level: int, place: str) -> dict[str, str]:
     environ = {"FIRSTFAULT_LOGLEVEL": str(level)}
-    if place != "recording":
+    if place == "ring":
+        environ["FIRSTFAULT_MODE"] = "blackbox"
+    if place in ("text", "both"):
         environ["FIRSTFAULT_LOGDEST"] = str(folder / "calls.log")
     if place != "text":
         environ["FIRSTFAULT_DIR"] = str(folder / "recording")
