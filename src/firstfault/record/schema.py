@@ -9,11 +9,14 @@ anything that an old reader would misread raises it.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 SCHEMA_VERSION = 2
+
+Word: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What a machine counts with; a line with more is not one of ours, and none may be reckoned with."""
 
 Scalar: TypeAlias = bool | int | float | str | None
 Statistic: TypeAlias = int | float | str
@@ -41,23 +44,23 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
         missing: fields that could not be read, and why.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Word, ...]
     dtype: str
     device: str
-    stride: tuple[int, ...] | None = None
-    offset: int = 0
-    ptr: int = 0
-    storage: int = 0
-    nbytes: int = 0
+    stride: tuple[Word, ...] | None = None
+    offset: Word = 0
+    ptr: Word = 0
+    storage: Word = 0
+    nbytes: Word = 0
     contiguous: bool = True
     requires_grad: bool = False
-    version: int | None = None
+    version: Word | None = None
     statistics: str | None = None
     min: Statistic | None = None
     max: Statistic | None = None
     mean: Statistic | None = None
-    nan_count: int | None = None
-    inf_count: int | None = None
+    nan_count: Word | None = None
+    inf_count: Word | None = None
     kind: str | None = None
     missing: str | None = None
 

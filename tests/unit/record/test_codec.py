@@ -201,3 +201,11 @@ def test_fields_that_a_newer_minor_version_added_are_passed_over() -> None:
 
 def test_defaults_take_no_room() -> None:
     assert codec.encode(schema.Return(37, 5)) == b'{"type":"return","n":37,"t":5}\n'
+
+
+def test_a_number_beyond_what_a_machine_counts_with_is_no_record() -> None:
+    line = codec.encode(schema.Return(1, 2, described=True, out=schema.Tensor((2,), "torch.int8", "cpu", nbytes=7)))
+    codec.decode(line)
+    for large in (b"9" * 400, b"9" * 20):
+        with pytest.raises(codec.CodecError):
+            codec.decode(line.replace(b'"nbytes":7', b'"nbytes":' + large))
