@@ -59,6 +59,8 @@ class Settings:
         dump_max_bytes: how many bytes of dumps a process keeps; the oldest complete ones go first.
         dump_max_calls: how many complete dumps a process keeps.
         modules: whether every ``torch.nn.Module`` call is a boundary.
+        asynchronous: whether the statistics of device tensors are read without waiting for the device.
+        stop_on_nan: whether the program is stopped once a call gave NaN for inputs without.
     """
 
     level: Level = Level.OFF
@@ -70,6 +72,13 @@ class Settings:
     dump_max_bytes: int = 20 * 2**30
     dump_max_calls: int = 1000
     modules: bool = False
+    asynchronous: bool = False
+    stop_on_nan: bool = False
+
+    @property
+    def defers_statistics(self) -> bool:
+        """Whether statistics come later: a dump has to wait for the device anyway, and a text log has no place."""
+        return self.asynchronous and self.level == Level.STATISTICS and self.recording is not None
 
 
 def parse(environ: Mapping[str, str]) -> Settings:
@@ -81,6 +90,9 @@ def parse(environ: Mapping[str, str]) -> Settings:
     level = _level(*_lookup(environ, "FIRSTFAULT_LOGLEVEL"))
     recording = environ.get("FIRSTFAULT_DIR") or None
     text_dest = _lookup(environ, "FIRSTFAULT_LOGDEST")[1] or (None if recording else "stdout")
+    stop_on_nan = _switch("FIRSTFAULT_STOP_ON_NAN", environ.get("FIRSTFAULT_STOP_ON_NAN", "0"))
+    if stop_on_nan and Level.OFF < level < Level.STATISTICS:
+        raise SettingError(f"FIRSTFAULT_STOP_ON_NAN='1' needs statistics; accepted: level 5 or 10, not {level:d}")
     return Settings(
         level=level,
         text_dest=text_dest,
@@ -91,6 +103,8 @@ def parse(environ: Mapping[str, str]) -> Settings:
         dump_max_bytes=_byte_count("FIRSTFAULT_DUMP_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_MAX_BYTES", "20G")),
         dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
         modules=_switch("FIRSTFAULT_MODULES", environ.get("FIRSTFAULT_MODULES", "0")),
+        asynchronous=_asynchronous("FIRSTFAULT_STATS", environ.get("FIRSTFAULT_STATS", "sync")),
+        stop_on_nan=stop_on_nan,
     )
 
 
@@ -153,6 +167,12 @@ def _positive(name: str, value: str) -> int:
     if not re.fullmatch("[0-9]{1,18}", value.strip()) or int(value) == 0:
         raise SettingError(f"{name}={value!r} is not a count; accepted: a whole number from 1")
     return int(value)
+
+
+def _asynchronous(name: str, value: str) -> bool:
+    if value not in ("sync", "async", ""):
+        raise SettingError(f"{name}={value!r} is not a way to read statistics; accepted: sync or async")
+    return value == "async"
 
 
 def _switch(name: str, value: str) -> bool:

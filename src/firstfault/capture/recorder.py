@@ -25,8 +25,20 @@ from typing import Any
 import torch
 
 from firstfault import settings
-from firstfault.capture import describe, dump, guard, progress, stats, text_only, writers
+from firstfault.capture import (
+    deferred_stats,
+    describe,
+    device_stats,
+    dump,
+    guard,
+    progress,
+    stats,
+    text_only,
+    tripwire,
+    writers,
+)
 from firstfault.record import schema
+from firstfault.record.statistics_page import INPUTS, OUTPUTS, Statistics
 from firstfault.settings import Level, Settings
 
 _FRAMES_TO_CALLER = 3  # this method, the function that calls it, the boundary
@@ -77,8 +89,13 @@ class Recorder:
         self._folder = folder
         self._markers: progress.Markers | None = None
         self._wants_markers = folder is not None
+        self._deferred: deferred_stats.DeferredStatistics | None = None
+        self._defers = chosen.defers_statistics and folder is not None
+        if chosen.asynchronous and self.reads_values and not self._defers:
+            guard.tell("FIRSTFAULT_STATS=async needs a recording at level 5; statistics are read at once")
+        self.tripwire = tripwire.Tripwire() if chosen.stop_on_nan and self.reads_values else None
         self.text_only: text_only.TextOnly | None = None
-        if self.text is not None and self._record is None:
+        if self.text is not None and self._record is None and self.tripwire is None:
             self.text_only = text_only.of_level(chosen.level, self.text)
 
     def begin(self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
@@ -116,6 +133,59 @@ class Recorder:
             self.note("markers", f"no progress markers: {reason}")
         return self._markers
 
+    def read_values(self, found: list[describe.Found], n: int, op: str, side: str) -> None:
+        """Read the statistics of one side of a call, or have the device read them later."""
+        deferred = self._deferred or self._open_deferred()
+        if deferred is None:
+            stats.fill_all(found)
+        else:
+            self.take_in(deferred.completed())
+            deferred.fill(found, n, op, side)
+        if self.tripwire is not None:
+            for item in found:
+                self.tripwire.see(n, op, side, item.path, item.described.nan_count)
+
+    def take_in(self, completed: list[tuple[deferred_stats.Pending, Statistics]]) -> None:
+        """Write statistics that have come later."""
+        if not completed:
+            return
+        record = schema.Statistics([schema.Reading(pending.token, *found) for pending, found in completed])
+        for writer in self.writers:
+            writer.statistics(record)
+        if self.tripwire is not None:
+            for pending, found in completed:
+                self.tripwire.see(pending.call, pending.op, pending.side, pending.path, found.nan_count)
+
+    def stop_on_nan(self) -> None:
+        """Raise what the tripwire has found.
+
+        Raises:
+            NanFound: a call gave NaN for inputs without.
+        """
+        assert self.tripwire is not None
+        try:
+            if self._deferred is not None:
+                self.take_in(self._deferred.completed())
+        except Exception as error:
+            guard.internal_error("taking in statistics", error)
+        if (found := self.tripwire.found()) is not None:
+            raise found
+
+    def _open_deferred(self) -> deferred_stats.DeferredStatistics | None:
+        """The statistics page, once the program uses CUDA; one note where it cannot be had."""
+        if not self._defers or not torch.cuda.is_initialized() or guard.graph_capture_active():
+            return None
+        self._defers = False
+        reader = device_stats.reader()
+        try:
+            if reader is None:
+                raise device_stats.Unavailable("the device cannot read them by itself")
+            assert self._folder is not None
+            self._deferred = deferred_stats.DeferredStatistics(self._folder, reader)
+        except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
+            self.note("statistics", f"statistics are read at once: {reason}")
+        return self._deferred
+
     def note(self, code: str, message: str, n: int = 0) -> None:
         """Write a note into the recording."""
         record = schema.Note(time.time_ns(), code, message, n)
@@ -130,6 +200,11 @@ class Recorder:
 
     def end(self) -> None:
         """Write that the process ends by itself."""
+        if self._deferred is not None and self._pid == os.getpid():
+            self.take_in(self._deferred.close())
+            self._deferred = None
+        if self.tripwire is not None and (found := self.tripwire.found()) is not None:
+            guard.tell(f"{found}, after the last boundary")
         if self._record is not None and self._pid == os.getpid():
             self._record.end(schema.End(time.time_ns(), self._begun))
             self.writers.remove(self._record)
@@ -157,7 +232,7 @@ class Recorder:
             return
         for writer in self.writers:
             writer.begun(record)
-        stats.fill_all(walk.found)
+        self.read_values(walk.found, record.n, record.op, INPUTS)
         inputs = schema.Inputs(record.n, record.args, record.kwargs)
         for writer in self.writers:
             writer.inputs(inputs, record.tid)
@@ -235,7 +310,7 @@ class OpenCall:
             record.out = describe.describe(result, walk)
             changed = describe.changed(self.watched, self.mutates)
             if recorder.reads_values:
-                stats.fill_all(walk.found)
+                recorder.read_values(walk.found, self.n, self.op, OUTPUTS)
             if self.dump is not None:
                 changed += self._dump_outputs(recorder, self.dump, record, walk)
             record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
@@ -276,11 +351,16 @@ def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Record that a call begins; see the module's docstring.
 
     Called by the boundary itself: whoever called that is where the call was made.
+
+    Raises:
+        NanFound: the user asked to stop on NaN, and an earlier call gave some.
     """
     recorder = _current or _recorder()
     thread = recorder.threads.current
     if thread.busy:
         return None
+    if recorder.tripwire is not None:
+        recorder.stop_on_nan()
     thread.busy = True
     try:
         if recorder.text_only is not None:

@@ -19,6 +19,9 @@ def command(
     level: Annotated[int, typer.Option(help=f"How much is recorded: {LEVEL_FORMS}.")] = 3,
     dir: Annotated[Path | None, typer.Option(help="The folder for the recording, new or empty.")] = None,  # noqa: A002
     modules: Annotated[bool, typer.Option(help="Record every torch.nn.Module by its qualified name.")] = False,
+    stop_on_nan: Annotated[
+        bool, typer.Option("--stop-on-nan", help="Stop the command once a call gives NaN for inputs without.")
+    ] = False,
 ) -> None:
     """Run a command with recording on; when it dies, print the report.
 
@@ -27,9 +30,9 @@ def command(
     from firstfault.cli import session
     from firstfault.tools import runner
 
-    session.check_level(level)
+    session.check_level(level, stop_on_nan=stop_on_nan)
     recording = session.create(dir, words)
-    environ = session.environment(os.environ, recording.folder, level=level, modules=modules)
+    environ = session.environment(os.environ, recording.folder, level=level, modules=modules, stop_on_nan=stop_on_nan)
     try:
         ending = runner.run(words, environ, recording.folder / session.STDERR_TAIL)
     except runner.CannotStart:

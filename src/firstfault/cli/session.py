@@ -16,7 +16,7 @@ import msgspec
 
 from firstfault import __version__, peers
 from firstfault.errors import SettingError, UsageError
-from firstfault.read.formats import marker_page
+from firstfault.read.formats import marker_page, statistics_page
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER, SESSION, STDERR_TAIL
 from firstfault.settings import LEVEL_FORMS, Level
 from firstfault.tools.runner import Ending
@@ -55,8 +55,9 @@ class Session:
 
     def close(self, ending: Ending) -> None:
         """Add to ``session.json`` how the command ended, and take in how far its devices had got."""
-        with contextlib.suppress(OSError):
-            marker_page.collect(self.folder)
+        for pages in (marker_page, statistics_page):
+            with contextlib.suppress(OSError):
+                pages.collect(self.folder)
         try:
             session = msgspec.json.decode((self.folder / SESSION).read_bytes(), type=dict[str, Any])
             session |= {
@@ -102,21 +103,28 @@ def create(folder: Path | None, command: list[str]) -> Session:
     return Session(path, made)
 
 
-def check_level(level: int) -> None:
-    """Refuse what is no level.
+def check_level(level: int, *, stop_on_nan: bool = False) -> None:
+    """Refuse what is no level, or one that cannot stop on NaN although it is to.
 
     Raises:
         SettingError: with the levels that there are.
+        UsageError: with those that can.
     """
     try:
         Level(level)
     except ValueError:
         raise SettingError(f"--level {level} is not a log level; accepted: {LEVEL_FORMS}") from None
+    if stop_on_nan and level < Level.STATISTICS:
+        raise UsageError(f"--stop-on-nan needs statistics: choose --level 5 or 10, not {level}")
 
 
-def environment(environ: Mapping[str, str], recording: Path, *, level: int, modules: bool) -> dict[str, str]:
+def environment(
+    environ: Mapping[str, str], recording: Path, *, level: int, modules: bool, stop_on_nan: bool = False
+) -> dict[str, str]:
     """The command's environment: the caller's, with recording switched on."""
     ours = {"FIRSTFAULT_DIR": str(recording.absolute()), "FIRSTFAULT_LOGLEVEL": str(level)}
+    if stop_on_nan:
+        ours["FIRSTFAULT_STOP_ON_NAN"] = "1"
     changed = dict(environ) | ours
     if modules or environ.get("FIRSTFAULT_MODULES") == "1":
         hook = str(Path(__file__).parent.parent / "capture" / "startup")

@@ -26,10 +26,18 @@ def collect(recording: Path) -> None:
         page = _parsed(path)
         if page is None or Path(f"/proc/{page.pid}").exists():
             continue
-        kept = folder / layout.PROGRESS
-        kept.touch(layout.PRIVATE_FILE)
-        kept.write_bytes(path.read_bytes())
-        path.unlink()
+        move(path, folder / layout.PROGRESS)
+
+
+def move(page: Path, kept: Path) -> None:
+    """Move a page from shared memory to where it is kept, for its owner's eyes alone.
+
+    Raises:
+        OSError: it cannot be moved; it stays where it is.
+    """
+    kept.touch(layout.PRIVATE_FILE)
+    kept.write_bytes(page.read_bytes())
+    page.unlink()
 
 
 def _parsed(path: Path) -> progress.Page | None:

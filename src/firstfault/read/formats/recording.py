@@ -6,6 +6,7 @@ recording/vm-4242/calls.0001.jsonl
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -13,8 +14,10 @@ from typing import BinaryIO
 import msgspec
 
 from firstfault.errors import UnreadableInput
+from firstfault.read.earlier import tensors
 from firstfault.read.events import Advance, Event, Problems
 from firstfault.read.files import exists, open_regular, read_end, read_whole
+from firstfault.read.formats import statistics_page
 from firstfault.read.formats.values import DEEPEST, too_deep
 from firstfault.record import codec, layout, schema
 
@@ -23,6 +26,8 @@ LONGEST_LINE = 64 * 2**20
 """A record's line beyond this many bytes is not one of ours."""
 LARGEST_SESSION = 16 * 2**20
 STDERR_BYTES = 64 * 2**10
+MOST_HELD = 8192
+"""Records that wait for statistics; a process is not ahead of its device by that much."""
 _CONTAINERS = (b'"sequence"', b'"mapping"')
 
 
@@ -42,12 +47,13 @@ class Recording:
         for process, segments in self.segments.items():
             if segments[0] != layout.segment(segments[0].parent, 1):
                 self.problems.add(f"{process}: the segments before {segments[0].name} are gone")
-            statistics = Statistics()
+            folder = segments[0].parent
+            statistics, deferred = Statistics(), Deferred(folder)
             for segment in segments:
-                for record in statistics.joined(read_segment(segment, self.problems, advance)):
-                    yield Event(process, _located(record, segment.parent))
-            for record in statistics.rest():
-                yield Event(process, record)
+                for record in deferred.joined(statistics.joined(read_segment(segment, self.problems, advance))):
+                    yield Event(process, _located(record, folder))
+            for record in (*deferred.joined(statistics.rest()), *deferred.rest()):
+                yield Event(process, _located(record, folder))
 
     def follow(self) -> Iterator[list[Event]]:
         """The records added since the last turn, each turn; whole lines only. It never ends by itself.
@@ -56,19 +62,20 @@ class Recording:
             UnreadableInput, OSError: the recording is gone, or a newer firstfault writes it.
         """
         tails: dict[Path, _Tail] = {}
-        statistics: dict[str, Statistics] = {}
+        statistics: dict[str, tuple[Statistics, Deferred]] = {}
         while True:
             added: list[Event] = []
             for folder in process_folders(self.path):
-                joining = statistics.setdefault(folder.name, Statistics())
+                joining, deferred = statistics.setdefault(folder.name, (Statistics(), Deferred(folder)))
                 segments = _segments(folder)
                 for segment in segments:
                     if segment not in tails:
                         tails[segment] = _Tail(segment)
-                    records = joining.joined(tails[segment].records(self.problems))
+                    records = deferred.joined(joining.joined(tails[segment].records(self.problems)))
                     added += [Event(folder.name, _located(record, folder)) for record in records]
                     if segment != segments[-1]:
                         tails[segment].close()
+                added += [Event(folder.name, _located(record, folder)) for record in deferred.rest()]
             yield added
 
     def session(self) -> dict[str, object]:
@@ -177,6 +184,61 @@ class Statistics:
         calls: list[codec.Record] = [*self._held.values()]
         self._held.clear()
         return calls
+
+
+class Deferred:
+    """Joins tensors with statistics that the device read later: records of their own, then its page at the end.
+
+    A tensor whose statistics never came is given as it was, so with the reason in the place of them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: deque[tuple[codec.Record, list[schema.Tensor]]] = deque()
+        self._waiting: dict[int, schema.Tensor] = {}
+        self._deferred = False
+
+    def joined(self, records: Iterable[codec.Record]) -> Iterator[codec.Record]:
+        """The records in their order, each only once the statistics of its tensors have come."""
+        for record in records:
+            if isinstance(record, schema.Header):
+                self._deferred = record.deferred
+            if isinstance(record, schema.Statistics):
+                for reading in record.read:
+                    self._fill(reading)
+            elif self._deferred or self._held:
+                waiting = [tensor for value in _values(record) for _, tensor in tensors("", value) if tensor.token]
+                self._waiting |= {tensor.token: tensor for tensor in waiting}
+                self._held.append((record, waiting))
+            else:
+                yield record
+            while self._held and (len(self._held) > MOST_HELD or not _incomplete(self._held[0][1])):
+                yield self._release()
+
+    def rest(self) -> Iterator[codec.Record]:
+        """The records that are still without, once there are no more, with what the process's page knows of them."""
+        if self._waiting and (page := statistics_page.find(self._folder)) is not None:
+            for token in self._waiting.keys() & page.entries.keys():
+                self._fill(schema.Reading(token, *page.entries[token].statistics))
+        while self._held:
+            yield self._release()
+
+    def _fill(self, reading: schema.Reading) -> None:
+        tensor = self._waiting.pop(reading.token, None)
+        if tensor is not None:
+            tensor.statistics, tensor.token = None, 0
+            tensor.min, tensor.max, tensor.mean = reading.min, reading.max, reading.mean
+            tensor.nan_count, tensor.inf_count = reading.nan_count, reading.inf_count
+
+    def _release(self) -> codec.Record:
+        record, waiting = self._held.popleft()
+        for tensor in waiting:
+            self._waiting.pop(tensor.token, None)
+        return record
+
+
+def _incomplete(waiting: list[schema.Tensor]) -> bool:
+    return any(tensor.token for tensor in waiting)
 
 
 def _decoded(line: bytes, path: Path) -> codec.Record:
