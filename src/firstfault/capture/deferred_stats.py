@@ -10,7 +10,6 @@ except that a process which ends by itself gives its device a second to get done
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import mmap
 import os
@@ -53,6 +52,16 @@ class Pending(NamedTuple):
     values: Values
 
 
+class Launch(NamedTuple):
+    """A launch to come; ``first`` is the first of its entries, which lie next to each other."""
+
+    lane: device_stats.Lane
+    place: tuple[int, int]
+    kernel: device_stats.Kernel
+    grid: tuple[int, int]
+    first: int
+
+
 class DeferredStatistics:
     """The statistics page of this process."""
 
@@ -69,37 +78,59 @@ class DeferredStatistics:
         header = statistics_page.header(os.getpid(), time.time_ns(), str(self._folder))
         self._page[: len(header)] = header
         self._view = memoryview(self._page)
-        self._entries = reader.driver.register(_address(self._page), PAGE_BYTES) + statistics_page.HEADER_BYTES
-        self._asked = mmap.mmap(-1, ENTRIES * device_stats.REQUEST.size)
-        self._asked_view = memoryview(self._asked)
-        self._requests = reader.driver.register(_address(self._asked), len(self._asked))
+        page = reader.driver.register(device_stats.address_of(self._page), PAGE_BYTES)
+        self._results = page + statistics_page.entry_offset(0) + RESULT_OFFSET
+        asked = mmap.mmap(-1, ENTRIES * device_stats.REQUEST.size)
+        self._asked = memoryview(asked)
+        self._requests_host = device_stats.address_of(asked)
+        self._requests = reader.driver.register(self._requests_host, len(asked))
+        self._arguments = device_stats.Arguments()
         self._tokens = itertools.count(1)
         self._cursor = 0
         self._busy = bytearray(ENTRIES)
         self._pending: dict[tuple[int, int], deque[Pending]] = {}
         self._lock = threading.Lock()
 
-    def fill(self, found: list[Found], call: int, op: str, side: str) -> None:
-        """Read what lies on the host, enqueue the reading of the rest, and say so in the descriptions."""
+    def ask(self, found: list[Found], call: int, op: str, side: str) -> list[Launch]:
+        """Read what lies on the host, and say in the descriptions of the rest that the device has yet to read it.
+
+        Returns:
+            What ``start`` is to enqueue once the call has been written down.
+        """
         readable = stats.within_reach(found)
         on_host = [item for item in readable if not item.tensor.is_cuda]
-        contiguous = [item.described.contiguous for item in on_host]
-        for item, read in zip(on_host, stats.read_all([item.tensor for item in on_host], contiguous), strict=True):
-            stats.fill(item.described, read)
+        if on_host:
+            contiguous = [item.described.contiguous for item in on_host]
+            for item, read in zip(on_host, stats.read_all([item.tensor for item in on_host], contiguous), strict=True):
+                stats.fill(item.described, read)
         place = self._reader.driver.current()
         most_parts = self._reader.most_parts(place[0])
         asked: list[tuple[Found, int, device_stats.Request]] = []
         for index, item in enumerate(found):
-            if item.described.statistics is not None or not item.tensor.is_cuda:
+            described = item.described
+            if described.statistics is not None or not item.tensor.is_cuda:
                 continue
-            if (nothing := stats.nothing_to_read(item.tensor, contiguous=item.described.contiguous)) is not None:
-                item.described.statistics = nothing
-            elif (request := self._reader.request(item.tensor, place[0], most_parts)) is None:
-                item.described.statistics = NOT_WITHOUT_WAITING
-            else:
-                asked.append((item, index, request))
-        for first in range(0, len(asked), device_stats.MOST_TENSORS):
-            self._enqueue(asked[first : first + device_stats.MOST_TENSORS], place, call, op, side)
+            described.statistics = stats.nothing_to_read(item.tensor, contiguous=described.contiguous)
+            if described.statistics is None:
+                request = self._reader.request(item.tensor, place[0], most_parts)
+                if request is None:
+                    described.statistics = NOT_WITHOUT_WAITING
+                else:
+                    asked.append((item, index, request))
+        most = device_stats.MOST_TENSORS
+        parts = [asked[first : first + most] for first in range(0, len(asked), most)]
+        launches = (self._launch(part, place, call, op, side) for part in parts)
+        return [launch for launch in launches if launch is not None]
+
+    def start(self, launches: list[Launch]) -> None:
+        """Enqueue the reading of what was asked for. A dead context takes none: that stays pending, as it is."""
+        for lane, place, kernel, grid, first in launches:
+            requests, results = first * device_stats.REQUEST.size, first * statistics_page.ENTRY_BYTES
+            with self._lock:
+                at = (self._requests + requests, self._requests_host + requests)
+                asked = self._reader.asked(lane, at, grid, place[1])
+                arguments = self._arguments.set(asked, self._results + results, lane.scratch)
+                self._reader.driver.launch(kernel, grid, place[1], arguments)
 
     def completed(self) -> list[tuple[Pending, Statistics]]:
         """What the device has read since the last time."""
@@ -128,37 +159,32 @@ class DeferredStatistics:
     def _waits(self) -> bool:
         return any(self._pending.values())
 
-    def _enqueue(
+    def _launch(
         self,
         asked: Sequence[tuple[Found, int, device_stats.Request]],
         place: tuple[int, int],
         call: int,
         op: str,
         side: str,
-    ) -> None:
+    ) -> Launch | None:
         """One launch, for at most as many tensors as one takes."""
-        reader = self._reader
         requests = [request for _, _, request in asked]
-        lane = reader.lane(place)
-        kernel = reader.kernel(place[0], requests)
+        lane = self._reader.lane(place)
+        kernel = self._reader.kernel(place[0], requests)
         with self._lock:
             first = self._slots(len(asked)) if lane is not None else None
             if lane is None or first is None:
                 for item, _, _ in asked:
                     item.described.statistics = FAR_BEHIND if lane is not None else NOT_WITHOUT_WAITING
-                return
+                return None
             pending = self._pending.setdefault(place, deque())
             for slot, (item, index, request) in enumerate(asked, first):
                 token = next(self._tokens)
                 statistics_page.write_entry(self._view, slot, token, call, side, index, request.values)
-                device_stats.pack(self._asked_view, slot * device_stats.REQUEST.size, request, token)
+                device_stats.pack(self._asked, slot * device_stats.REQUEST.size, request, token)
                 pending.append(Pending(token, slot, call, op, side, item.path, request.values))
                 item.described.statistics, item.described.token = PENDING, token
-            grid = (max(request.parts for request in requests), len(requests))
-            at = self._requests + first * device_stats.REQUEST.size
-            results = self._entries + first * statistics_page.ENTRY_BYTES + RESULT_OFFSET
-            # A dead context takes none: the entries stay pending, which is what they are.
-            reader.driver.launch(kernel, grid, place[1], (at, results, lane.scratch))
+        return Launch(lane, place, kernel, (max(request.parts for request in requests), len(requests)), first)
 
     def _slots(self, count: int) -> int | None:
         """The first of ``count`` entries next to each other; None where the device has yet to complete one of them."""
@@ -179,7 +205,3 @@ class DeferredStatistics:
             pending.popleft()
             self._busy[each.slot] = 0
             yield each, statistics_page.understood(result, each.values)
-
-
-def _address(page: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(page))

@@ -1,8 +1,8 @@
 """Statistics of CUDA tensors: all tensors of one side of a call by one launch of one kernel, and one wait.
 
-A launch through triton takes 30 µs of the host's time and one through the driver 4, so the kernel is compiled by
-triton, for the types that come up, and launched by the driver. What it is to read lies in host memory that the
-device reads, and so do the results: nothing is allocated by torch, copied, or enqueued but the one kernel.
+A launch through triton takes 30 µs of the host's time and one through the driver a fifth of that, so the kernel is
+compiled by triton, for the types that come up, and launched by the driver. What it is to read lies in host memory
+that the device reads, and so do the results; torch allocates nothing for it.
 
 It applies to nearly all tensors: ``Request`` says to which.
 """
@@ -40,12 +40,17 @@ _BLOCK_VALUES = THREADS * ROWS
 _TURNS = 4
 """Blocks that are worth a program of their own."""
 _ENDLESS = 2**31 - 1
+_MANY_PARTS = 64
+"""Programs beyond which requests are copied to the device: 528 of them read host memory for 30 µs, a copy takes 4."""
+_SPINS = 300
+"""Looks at the results, 100 µs in all, before the driver is asked to wait: that takes 10 to 100 µs by itself."""
 
 REQUEST = struct.Struct("<16q")
 _REQUESTS_BYTES = MOST_TENSORS * REQUEST.size
 _LANE_BYTES = _REQUESTS_BYTES + MOST_TENSORS * statistics_page.ENTRY_BYTES
+_FIRST_RESULT = _REQUESTS_BYTES + statistics_page.RESULT_OFFSET
 _PARTIAL_BYTES = 5 * 8 * MOST_PARTS
-SCRATCH_BYTES = MOST_TENSORS * (8 + _PARTIAL_BYTES)
+_SCRATCH_BYTES = MOST_TENSORS * (8 + _PARTIAL_BYTES)
 
 # The kernel's numbers for types, by torch's names: a torch may lack some of them.
 _KINDS = {
@@ -95,10 +100,33 @@ class Binary(NamedTuple):
     shared: int
 
 
+class Kernel(NamedTuple):
+    """The kernel for some types on one device."""
+
+    function: int
+    shared: int
+
+
+class Arguments:
+    """The arguments of a launch, where the driver reads them."""
+
+    def __init__(self) -> None:
+        # Two null pointers follow them: triton's kernels have hidden ones for scratch memory.
+        self.values = (ctypes.c_uint64 * 5)()
+        first = ctypes.addressof(self.values)
+        self.pointers = (ctypes.c_void_p * 5)(*range(first, first + 40, 8))
+
+    def set(self, requests: int, results: int, scratch: int) -> Arguments:
+        """Those of the next launch."""
+        values = self.values
+        values[0], values[1], values[2] = requests, results, scratch
+        return self
+
+
 class Driver(progress.Driver, Protocol):
     """What this needs of a GPU's driver."""
 
-    def load(self, kinds: int) -> int:
+    def load(self, kinds: int) -> Kernel:
         """The kernel for some types on the current device.
 
         Raises:
@@ -112,7 +140,10 @@ class Driver(progress.Driver, Protocol):
             Unavailable: there is none.
         """
 
-    def launch(self, kernel: int, grid: tuple[int, int], stream: int, arguments: tuple[int, int, int]) -> bool:
+    def copy(self, to: int, host: int, size: int, stream: int) -> None:
+        """Enqueue a copy of registered host memory to the device."""
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, arguments: Arguments) -> bool:
         """Enqueue the kernel; False where the context is dead."""
 
     def wait(self, stream: int) -> bool:
@@ -200,17 +231,18 @@ def _merged(extents: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[tu
     return dims, times
 
 
-class _Lane:
+class Lane:
     """What one stream's readings need: host memory for requests and results, device memory for partial results."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
-        self._page = mmap.mmap(-1, _LANE_BYTES)
-        self.view = memoryview(self._page)
+        page = mmap.mmap(-1, _LANE_BYTES)
+        self.view = memoryview(page)
         self.lock = threading.Lock()
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
-        self.requests = driver.register(address, _LANE_BYTES)
-        self.results = self.requests + _REQUESTS_BYTES + statistics_page.RESULT_OFFSET
-        self.scratch = driver.allocate(SCRATCH_BYTES, stream)
+        self.host = address_of(page)
+        self.requests = driver.register(self.host, _LANE_BYTES)
+        self.results = self.requests + _FIRST_RESULT
+        self.scratch = driver.allocate(_SCRATCH_BYTES + _REQUESTS_BYTES, stream)
+        self.arguments = Arguments()
         self.tokens = 0
 
 
@@ -219,8 +251,8 @@ class Reader:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self._lanes: dict[tuple[int, int], _Lane | None] = {}
-        self._kernels: dict[tuple[int, int], int] = {}
+        self._lanes: dict[tuple[int, int], Lane | None] = {}
+        self._kernels: dict[tuple[int, int], Kernel] = {}
         self._groups = 0
         self._most_parts: dict[int, int] = {}
         self._opening = threading.Lock()
@@ -250,7 +282,7 @@ class Reader:
         """How to read a tensor, if it lies on ``device`` and can be."""
         return request(tensor, most_parts) if tensor.get_device() == device else None
 
-    def lane(self, place: tuple[int, int]) -> _Lane | None:
+    def lane(self, place: tuple[int, int]) -> Lane | None:
         """The memory of a device's stream; None where too many streams have some."""
         try:
             return self._lanes[place]
@@ -258,7 +290,7 @@ class Reader:
             with self._opening:
                 if place not in self._lanes:
                     full = len(self._lanes) >= MOST_LANES
-                    self._lanes[place] = None if full else _Lane(self.driver, place[1])
+                    self._lanes[place] = None if full else Lane(self.driver, place[1])
                 return self._lanes[place]
 
     def most_parts(self, device: int) -> int:
@@ -269,7 +301,7 @@ class Reader:
             found = self._most_parts[device] = processors * _PARTS_PER_PROCESSOR
         return found
 
-    def kernel(self, device: int, requests: Sequence[Request]) -> int:
+    def kernel(self, device: int, requests: Sequence[Request]) -> Kernel:
         """The kernel on a device for the types that are asked for, and all that were before."""
         groups = self._groups
         for each in requests:
@@ -282,7 +314,7 @@ class Reader:
                 self._groups |= groups
         return found
 
-    def _read(self, lane: _Lane, place: tuple[int, int], requests: Sequence[Request]) -> list[Statistics | None]:
+    def _read(self, lane: Lane, place: tuple[int, int], requests: Sequence[Request]) -> list[Statistics | None]:
         device, stream = place
         kernel = self.kernel(device, requests)
         view = lane.view
@@ -292,22 +324,56 @@ class Reader:
             for index, each in enumerate(requests):
                 parts = max(parts, each.parts)
                 pack(view, index * REQUEST.size, each, token)
-            grid = (parts, len(requests))
-            done = self.driver.launch(kernel, grid, stream, (lane.requests, lane.results, lane.scratch))
-            if not done or not self.driver.wait(stream):
+            arguments = lane.arguments
+            asked = self.asked(lane, (lane.requests, lane.host), (parts, len(requests)), stream)
+            arguments.set(asked, lane.results, lane.scratch)
+            if not self.driver.launch(kernel, (parts, len(requests)), stream, arguments):
                 return [None] * len(requests)  # torch's own error says why
+            if not _arrived(view, token, len(requests)) and not self.driver.wait(stream):
+                return [None] * len(requests)
             return [self._understood(view, index, token, each.values) for index, each in enumerate(requests)]
+
+    def asked(self, lane: Lane, requests: tuple[int, int], grid: tuple[int, int], stream: int) -> int:
+        """Where the kernel reads its requests: from host memory, or for many programs from a copy of it.
+
+        Args:
+            lane: of the stream.
+            requests: the address of the first, for the device and for the host.
+            grid: programs of a tensor, and tensors.
+            stream: where the kernel will be launched.
+        """
+        if grid[0] <= _MANY_PARTS:
+            return requests[0]
+        copied = lane.scratch + _SCRATCH_BYTES
+        self.driver.copy(copied, requests[1], grid[1] * REQUEST.size, stream)
+        return copied
 
     @staticmethod
     def _understood(view: memoryview, index: int, token: int, values: Values) -> Statistics | None:
-        at = _REQUESTS_BYTES + index * statistics_page.ENTRY_BYTES + statistics_page.RESULT_OFFSET
-        result = statistics_page.read_result(view, at)
+        result = statistics_page.read_result(view, _FIRST_RESULT + index * statistics_page.ENTRY_BYTES)
         if result.token != token:
             return None
         found = statistics_page.understood(result, values)
         if type(found.mean) is str and not found.nan_count and not found.inf_count:
             return None  # a sum beyond float64
         return found
+
+
+def _arrived(view: memoryview, token: int, count: int) -> bool:
+    """Whether all results come while we look."""
+    spins = _SPINS
+    for index in range(count):
+        at = _FIRST_RESULT + index * statistics_page.ENTRY_BYTES
+        while statistics_page.read_token(view, at) != token:
+            spins -= 1
+            if spins <= 0:
+                return False
+    return True
+
+
+def address_of(page: mmap.mmap) -> int:
+    """Where a page of memory lies for the host."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(page))
 
 
 def pack(view: memoryview, offset: int, each: Request, token: int) -> None:
@@ -328,6 +394,7 @@ class CudaDriver(progress.CudaDriver):
             ctypes.c_void_p,
             ctypes.c_void_p,
         ]
+        cuda.cuMemcpyHtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
         cuda.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
         cuda.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         cuda.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
@@ -336,14 +403,13 @@ class CudaDriver(progress.CudaDriver):
         cuda.cuThreadExchangeStreamCaptureMode.argtypes = [ctypes.c_void_p]
         self._launch: Any = cuda.cuLaunchKernel
         self._wait: Any = cuda.cuStreamSynchronize
-        self._shared: dict[int, int] = {}
 
     def register(self, address: int, size: int) -> int:
         """Map host memory for the device; its address there."""
         with self._relaxed():
             return super().register(address, size)
 
-    def load(self, kinds: int) -> int:
+    def load(self, kinds: int) -> Kernel:
         """The kernel for some types on the current device."""
         major, minor = torch.cuda.get_device_capability()
         binary = compiled(major * 10 + minor, kinds)
@@ -353,8 +419,7 @@ class CudaDriver(progress.CudaDriver):
             name = binary.name.encode()
             _check(self._cuda.cuModuleGetFunction(ctypes.byref(function), module, name), "cuModuleGetFunction")
         assert function.value is not None
-        self._shared[function.value] = binary.shared
-        return function.value
+        return Kernel(function.value, binary.shared)
 
     def allocate(self, size: int, stream: int) -> int:
         """Memory of the current device, none of torch's, zeroed in the order of a stream."""
@@ -364,14 +429,15 @@ class CudaDriver(progress.CudaDriver):
         _check(self._cuda.cuMemsetD8Async(memory.value, 0, size, stream), "cuMemsetD8Async")
         return memory.value
 
-    def launch(self, kernel: int, grid: tuple[int, int], stream: int, arguments: tuple[int, int, int]) -> bool:
+    def copy(self, to: int, host: int, size: int, stream: int) -> None:
+        """Enqueue a copy of registered host memory to the device."""
+        self._cuda.cuMemcpyHtoDAsync_v2(to, host, size, stream)
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, arguments: Arguments) -> bool:
         """Enqueue the kernel; False where the context is dead."""
-        # Two null pointers follow the arguments: triton's kernels have hidden ones for scratch memory.
-        values = (ctypes.c_uint64 * 5)(*arguments, 0, 0)
-        first = ctypes.addressof(values)
-        pointers = (ctypes.c_void_p * 5)(first, first + 8, first + 16, first + 24, first + 32)
-        shared = self._shared[kernel]
-        status: int = self._launch(kernel, *grid, 1, THREADS, 1, 1, shared, stream, pointers, None)
+        function, shared = kernel
+        x, y = grid
+        status: int = self._launch(function, x, y, 1, THREADS, 1, 1, shared, stream, arguments.pointers, None)
         return status == 0
 
     def wait(self, stream: int) -> bool:

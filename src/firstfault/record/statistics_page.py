@@ -36,6 +36,8 @@ _HEADER = struct.Struct("<8sIIQQ")
 _FOLDER_OFFSET = 64
 _ENTRY = struct.Struct("<QQQQIBB")
 _RESULT = struct.Struct("<qqdqqQ")
+_TOKEN = struct.Struct("<Q")
+_TOKEN_OFFSET = _RESULT.size - _TOKEN.size
 _ORDERED = 2**63 - 1
 _KEY = struct.Struct("<q")
 _DOUBLE = struct.Struct("<d")
@@ -166,6 +168,12 @@ def write_entry(page: memoryview, slot: int, token: int, call: int, side: str, i
 def read_result(page: memoryview, offset: int) -> Result:
     """What the device has written at ``offset``."""
     return Result(*_RESULT.unpack_from(page, offset))
+
+
+def read_token(page: memoryview, offset: int) -> int:
+    """The token of the result at ``offset``, by itself."""
+    token: int = _TOKEN.unpack_from(page, offset + _TOKEN_OFFSET)[0]
+    return token
 
 
 def write_result(page: memoryview, offset: int, result: Result) -> None:

@@ -160,14 +160,15 @@ class Statistics:
     def __init__(self) -> None:
         self._held: dict[int, schema.Call] = {}
         self._level = 0
+        self._deferred = False
 
     def joined(self, records: Iterable[codec.Record]) -> Iterator[codec.Record]:
         """The records, each call only once its statistics have come or it has ended."""
         held = self._held
         for record in records:
             if isinstance(record, schema.Header):
-                self._level = record.level
-            if isinstance(record, schema.Call) and self._level >= STATISTICS_LEVEL:
+                self._level, self._deferred = record.level, record.deferred
+            if isinstance(record, schema.Call) and self._level >= STATISTICS_LEVEL and self._awaits_inputs(record):
                 held[record.n] = record
                 continue
             if isinstance(record, schema.Inputs):
@@ -178,6 +179,14 @@ class Statistics:
             if isinstance(record, (schema.Return, schema.Raise, schema.Dump)) and record.n in held:
                 yield held.pop(record.n)
             yield record
+
+    def _awaits_inputs(self, record: schema.Call) -> bool:
+        """Whether the arguments come once more: not where the device alone reads them, and later."""
+        return not self._deferred or any(
+            tensor.min is None and tensor.statistics is None
+            for value in _values(record)
+            for _, tensor in tensors("", value)
+        )
 
     def rest(self) -> list[codec.Record]:
         """The calls that are still without, once there are no more records."""
