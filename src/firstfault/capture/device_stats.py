@@ -4,19 +4,20 @@ A launch through triton takes 30 µs of the host's time and one through the driv
 compiled by triton, for the types that come up, and launched by the driver. What it is to read lies in host memory
 that the device reads, and so do the results; torch allocates nothing for it.
 
-It applies to nearly all tensors: ``Request`` says to which.
+It applies to nearly all tensors: ``request`` says to which.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -150,20 +151,24 @@ class Driver(progress.Driver, Protocol):
         """Wait until a stream has done all that was enqueued; False where the context is dead."""
 
 
-class Request(NamedTuple):
-    """How one tensor is to be read.
+class Plan(NamedTuple):
+    """How tensors of one type and layout are read.
 
     Attributes:
-        kind: the kernel's number for its type.
+        kind: the kernel's number for the type.
         parts: how many programs share the work.
-        shape: the words of its request from the number of blocks to the last stride.
+        words: of the request, from the kind to the last stride.
+        values: what is read.
     """
 
-    address: int
     kind: int
     parts: int
-    shape: tuple[int, ...]
+    words: tuple[int, ...]
     values: Values
+
+
+Request: TypeAlias = tuple[int, Plan]
+"""Where a tensor lies, and how it is to be read."""
 
 
 def request(tensor: torch.Tensor, most_parts: int) -> Request | None:
@@ -172,45 +177,40 @@ def request(tensor: torch.Tensor, most_parts: int) -> Request | None:
     That is: types without a kernel (quantized, packed, complex128), values that are negated when read, a data
     pointer off its type's alignment, more than four dimensions that do not merge, or 2**31 values in strides.
     """
-    kind = KIND_OF.get(tensor.dtype)
-    if kind is None or tensor.is_neg():
-        return None
     address = tensor.data_ptr()
-    itemsize = tensor.itemsize
-    if not address or address % itemsize:
+    if not address or tensor.is_neg():
         return None
-    shape = _shape(tensor.shape, tensor.stride(), itemsize, address & 15, most_parts)
-    if shape is None:
-        return None
-    number = FLOATING if kind < _FIRST_INTEGER else UNSIGNED_64 if kind == _UINT64 else INTEGER
-    count, times, parts, words = shape
-    return Request(address, kind, parts, words, Values(number, count, times))
+    plan = _plan(tensor.dtype, tensor.shape, tensor.stride(), address & 15, most_parts)
+    return None if plan is None else (address, plan)
 
 
 @lru_cache(maxsize=4096)
-def _shape(
-    extents: tuple[int, ...], strides: tuple[int, ...], itemsize: int, misaligned: int, most_parts: int
-) -> tuple[int, int, int, tuple[int, ...]] | None:
-    """Values, how often each stands in the tensor, parts, and the words of the request."""
+def _plan(
+    dtype: torch.dtype, extents: tuple[int, ...], strides: tuple[int, ...], misaligned: int, most_parts: int
+) -> Plan | None:
+    kind = KIND_OF.get(dtype)
+    itemsize = dtype.itemsize
+    if kind is None or misaligned % itemsize:
+        return None
     merged, times = _merged(extents, strides)
-    count = 1
-    for extent, _ in merged:
-        count *= extent
+    numel = math.prod(extent for extent, _ in merged)
     if not merged or (len(merged) == 1 and merged[0][1] == 1):
         per_block = BLOCK_BYTES // itemsize
-        head = min(-misaligned % 16 // itemsize, count)
-        blocks = (count - head) // per_block
-        elements, skip = count - blocks * per_block, blocks * per_block
+        head = min(-misaligned % 16 // itemsize, numel)
+        blocks = (numel - head) // per_block
+        elements, skip = numel - blocks * per_block, blocks * per_block
         merged = [(_ENDLESS, 1)]
-    elif len(merged) <= 4 and count < _ENDLESS:
-        blocks, elements, head, skip = 0, count, 0, 0
+    elif len(merged) <= 4 and numel < _ENDLESS:
+        blocks, elements, head, skip = 0, numel, 0, 0
     else:
         return None
     padded = [*merged, *[(_ENDLESS, 0)] * (4 - len(merged))]
     inner = [extent for extent, _ in padded[:3]]
-    parts = -(-(blocks + -(-elements // _BLOCK_VALUES)) // _TURNS)
-    words = (blocks, elements, head, skip, *inner, *(stride for _, stride in padded))
-    return count, times, max(1, min(parts, most_parts, MOST_PARTS)), words
+    turns = -(-(blocks + -(-elements // _BLOCK_VALUES)) // _TURNS)
+    parts = max(1, min(turns, most_parts, MOST_PARTS))
+    words = (kind, parts, blocks, elements, head, skip, *inner, *(stride for _, stride in padded))
+    number = FLOATING if kind < _FIRST_INTEGER else UNSIGNED_64 if kind == _UINT64 else INTEGER
+    return Plan(kind, parts, words, Values(number, numel, times))
 
 
 def _merged(extents: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[tuple[int, int]], int]:
@@ -264,23 +264,23 @@ class Reader:
             Unavailable, MarkersUnavailable: the kernel or its memory cannot be had on this device.
         """
         place = self.driver.current()
-        most_parts = self.most_parts(place[0])
-        asked = [self.request(tensor, place[0], most_parts) for tensor in tensors]
+        asked = self.requests(tensors, place[0])
         found: list[Statistics | None] = [None] * len(tensors)
-        wanted = [index for index, each in enumerate(asked) if each is not None]
+        wanted = [(index, each) for index, each in enumerate(asked) if each is not None]
         lane = self.lane(place) if wanted else None
         if lane is None:
             return found
         for first in range(0, len(wanted), MOST_TENSORS):
             some = wanted[first : first + MOST_TENSORS]
-            requests = [each for index in some if (each := asked[index]) is not None]
-            for index, statistics in zip(some, self._read(lane, place, requests), strict=True):
+            read = self._read(lane, place, [each for _, each in some])
+            for (index, _), statistics in zip(some, read, strict=True):
                 found[index] = statistics
         return found
 
-    def request(self, tensor: torch.Tensor, device: int, most_parts: int) -> Request | None:
-        """How to read a tensor, if it lies on ``device`` and can be."""
-        return request(tensor, most_parts) if tensor.get_device() == device else None
+    def requests(self, tensors: Sequence[torch.Tensor], device: int) -> list[Request | None]:
+        """How to read tensors; None for those that do not lie on ``device`` or that torch has to read."""
+        most = self.most_parts(device)
+        return [request(tensor, most) if tensor.get_device() == device else None for tensor in tensors]
 
     def lane(self, place: tuple[int, int]) -> Lane | None:
         """The memory of a device's stream; None where too many streams have some."""
@@ -304,9 +304,9 @@ class Reader:
     def kernel(self, device: int, requests: Sequence[Request]) -> Kernel:
         """The kernel on a device for the types that are asked for, and all that were before."""
         groups = self._groups
-        for each in requests:
-            if not groups >> each.kind & 1:
-                groups |= next(group for group in GROUPS if group >> each.kind & 1)
+        for _, plan in requests:
+            if not groups >> plan.kind & 1:
+                groups |= next(group for group in GROUPS if group >> plan.kind & 1)
         found = self._kernels.get((device, groups))
         if found is None:
             with self._opening:
@@ -320,18 +320,16 @@ class Reader:
         view = lane.view
         with lane.lock:
             token = lane.tokens = lane.tokens + 1
-            parts = 1
             for index, each in enumerate(requests):
-                parts = max(parts, each.parts)
                 pack(view, index * REQUEST.size, each, token)
+            grid = grid_of(requests)
             arguments = lane.arguments
-            asked = self.asked(lane, (lane.requests, lane.host), (parts, len(requests)), stream)
-            arguments.set(asked, lane.results, lane.scratch)
-            if not self.driver.launch(kernel, (parts, len(requests)), stream, arguments):
+            arguments.set(self.asked(lane, (lane.requests, lane.host), grid, stream), lane.results, lane.scratch)
+            if not self.driver.launch(kernel, grid, stream, arguments):
                 return [None] * len(requests)  # torch's own error says why
             if not _arrived(view, token, len(requests)) and not self.driver.wait(stream):
                 return [None] * len(requests)
-            return [self._understood(view, index, token, each.values) for index, each in enumerate(requests)]
+            return [_result(view, index, token, plan.values) for index, (_, plan) in enumerate(requests)]
 
     def asked(self, lane: Lane, requests: tuple[int, int], grid: tuple[int, int], stream: int) -> int:
         """Where the kernel reads its requests: from host memory, or for many programs from a copy of it.
@@ -348,15 +346,15 @@ class Reader:
         self.driver.copy(copied, requests[1], grid[1] * REQUEST.size, stream)
         return copied
 
-    @staticmethod
-    def _understood(view: memoryview, index: int, token: int, values: Values) -> Statistics | None:
-        result = statistics_page.read_result(view, _FIRST_RESULT + index * statistics_page.ENTRY_BYTES)
-        if result.token != token:
-            return None
-        found = statistics_page.understood(result, values)
-        if type(found.mean) is str and not found.nan_count and not found.inf_count:
-            return None  # a sum beyond float64
-        return found
+
+def _result(view: memoryview, index: int, token: int, values: Values) -> Statistics | None:
+    at = _FIRST_RESULT + index * statistics_page.ENTRY_BYTES
+    if statistics_page.read_token(view, at) != token:
+        return None
+    found = statistics_page.read_result(view, at, values)
+    if type(found.mean) is str and not found.nan_count and not found.inf_count:
+        return None  # a sum beyond float64
+    return found
 
 
 def _arrived(view: memoryview, token: int, count: int) -> bool:
@@ -378,7 +376,12 @@ def address_of(page: mmap.mmap) -> int:
 
 def pack(view: memoryview, offset: int, each: Request, token: int) -> None:
     """Write a request where the kernel reads it."""
-    REQUEST.pack_into(view, offset, each.address, each.kind, each.parts, *each.shape, token, 0)
+    REQUEST.pack_into(view, offset, each[0], *each[1].words, token, 0)
+
+
+def grid_of(requests: Sequence[Request]) -> tuple[int, int]:
+    """Programs of a tensor, and tensors."""
+    return max([plan.parts for _, plan in requests]), len(requests)
 
 
 class CudaDriver(progress.CudaDriver):

@@ -38,11 +38,9 @@ from firstfault.capture import (
     writers,
 )
 from firstfault.record import schema
-from firstfault.record.statistics_page import INPUTS, OUTPUTS, Statistics
+from firstfault.record.statistics_page import INPUTS, OUTPUTS
 from firstfault.settings import Level, Settings
 
-_MANY_READINGS = 64
-"""Statistics that came later that share a record; until it is written they are in the statistics page."""
 _FRAMES_TO_CALLER = 3  # this method, the function that calls it, the boundary
 _TORCH_CALLERS = ("torch/nn/modules/module.py", "torch/_ops.py", "firstfault/capture/targets/nn_module.py")
 
@@ -92,7 +90,6 @@ class Recorder:
         self._markers: progress.Markers | None = None
         self._wants_markers = folder is not None
         self._deferred: deferred_stats.DeferredStatistics | None = None
-        self._readings: list[schema.Reading] = []
         self._defers = chosen.defers_statistics and folder is not None
         if chosen.asynchronous and self.reads_values and not self._defers:
             guard.tell("FIRSTFAULT_STATS=async needs a recording at level 5; statistics are read at once")
@@ -142,32 +139,10 @@ class Recorder:
         if deferred is None:
             stats.fill_all(found)
         else:
-            deferred.start(self.ask_for_values(deferred, found, n, op, side))
+            deferred.start(deferred.ask(found, deferred_stats.Side(n, op, side)))
         if self.tripwire is not None:
             for item in found:
                 self.tripwire.see(n, op, side, item.path, item.described.nan_count)
-
-    def ask_for_values(
-        self, deferred: deferred_stats.DeferredStatistics, found: list[describe.Found], n: int, op: str, side: str
-    ) -> list[deferred_stats.Launch]:
-        """Take in what the device has read by now, and make ready what it is to read later."""
-        self.take_in(deferred.completed())
-        if len(self._readings) >= _MANY_READINGS:
-            self.write_readings()
-        return deferred.ask(found, n, op, side)
-
-    def take_in(self, completed: list[tuple[deferred_stats.Pending, Statistics]]) -> None:
-        """Keep statistics that have come later, until there are enough for a record of them."""
-        self._readings += [schema.Reading(pending.token, *found) for pending, found in completed]
-        if self.tripwire is not None:
-            for pending, found in completed:
-                self.tripwire.see(pending.call, pending.op, pending.side, pending.path, found.nan_count)
-
-    def write_readings(self) -> None:
-        """Write the statistics that have come later."""
-        readings, self._readings = self._readings, []
-        for writer in self.writers if readings else ():
-            writer.statistics(schema.Statistics(readings))
 
     def stop_on_nan(self) -> None:
         """Raise what the tripwire has found.
@@ -178,9 +153,9 @@ class Recorder:
         assert self.tripwire is not None
         try:
             if self._deferred is not None:
-                self.take_in(self._deferred.completed())
+                self._deferred.look()
         except Exception as error:
-            guard.internal_error("taking in statistics", error)
+            guard.internal_error("looking for NaN", error)
         if (found := self.tripwire.found()) is not None:
             raise found
 
@@ -194,7 +169,7 @@ class Recorder:
             if reader is None:
                 raise device_stats.Unavailable("the device cannot read them by itself")
             assert self._folder is not None
-            self._deferred = deferred_stats.DeferredStatistics(self._folder, reader)
+            self._deferred = deferred_stats.DeferredStatistics(self._folder, reader, self.tripwire)
         except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
             self.note("statistics", f"statistics are read at once: {reason}")
         return self._deferred
@@ -214,8 +189,7 @@ class Recorder:
     def end(self) -> None:
         """Write that the process ends by itself."""
         if self._deferred is not None and self._pid == os.getpid():
-            self.take_in(self._deferred.close())
-            self.write_readings()
+            self._deferred.close()
             self._deferred = None
         if self.tripwire is not None and (found := self.tripwire.found()) is not None:
             guard.tell(f"{found}, after the last boundary")
@@ -246,10 +220,12 @@ class Recorder:
             return
         deferred = self._deferred or self._open_deferred()
         if deferred is not None and all(item.tensor.is_cuda for item in walk.found):
-            later = self.ask_for_values(deferred, walk.found, record.n, record.op, INPUTS)
-            for writer in self.writers:
-                writer.call(record)
-            deferred.start(later)
+            launches = deferred.ask(walk.found, deferred_stats.Side(record.n, record.op, INPUTS))
+            try:
+                for writer in self.writers:
+                    writer.call(record)
+            finally:
+                deferred.start(launches)
             return
         for writer in self.writers:
             writer.begun(record)

@@ -323,10 +323,12 @@ def _read(
 
 
 @triton.jit
-def _publish(result, token, low, high, total, known, infinite):
+def _publish(result, token, kind, low, high, total, known, infinite):
     """Write one tensor's result where the host reads it; its token last, once all else is there."""
-    tl.store(result, low)
-    tl.store(result + 1, high)
+    # What was done to the bits of a negative float64 to make a key of it is undone by doing it again.
+    floating = kind <= COMPLEX64
+    tl.store(result, tl.where(floating, low ^ ((low >> 63) & _LARGEST), low))
+    tl.store(result + 1, tl.where(floating, high ^ ((high >> 63) & _LARGEST), high))
     tl.store(result + 2, total.to(tl.int64, bitcast=True))
     tl.store(result + 3, known)
     tl.store(result + 4, infinite)
@@ -404,7 +406,7 @@ def statistics(
                 )
     result = (results + which * (RESULT_WORDS * 8)).to(tl.pointer_type(tl.int64))
     if parts == 1:
-        _publish(result, token, low, high, total, known, infinite)
+        _publish(result, token, kind, low, high, total, known, infinite)
     else:
         counter = (scratch + which * 8).to(tl.pointer_type(tl.int64))
         partials = (scratch + (MOST_TENSORS + which * most * PARTIAL_WORDS) * 8).to(tl.pointer_type(tl.int64))
@@ -425,4 +427,6 @@ def statistics(
             infinites = tl.load(each_part + 4 * most, mask=there, other=0, cache_modifier=".cg")
             total = tl.sum(totals.to(tl.float64, bitcast=True), 0)
             tl.store(counter, 0)
-            _publish(result, token, tl.min(lows, 0), tl.max(highs, 0), total, tl.sum(knowns, 0), tl.sum(infinites, 0))
+            low = tl.min(lows, 0)
+            high = tl.max(highs, 0)
+            _publish(result, token, kind, low, high, total, tl.sum(knowns, 0), tl.sum(infinites, 0))

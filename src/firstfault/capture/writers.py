@@ -113,9 +113,6 @@ class TextWriter:
         """What tells whose arguments follow by themselves: another thread's call may come between them and the name."""
         return "" if self._alone else text_log.identity(self._pid, tid)
 
-    def statistics(self, record: schema.Statistics) -> None:
-        """The text format has no place for what comes later."""
-
     def returned(self, record: schema.Return) -> None:
         """Write the output block of a call."""
         text = text_log.returned(record, self._identity(record.tid))
@@ -179,10 +176,6 @@ class RecordWriter:
 
     def inputs(self, record: schema.Inputs, tid: int) -> None:
         """Write the statistics of a call's arguments."""
-        self._write(record)
-
-    def statistics(self, record: schema.Statistics) -> None:
-        """Write statistics that have come later."""
         self._write(record)
 
     def returned(self, record: schema.Return) -> None:

@@ -34,8 +34,7 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
         nbytes: elements times element size, in bytes.
         version: torch's in-place counter; None where it is not kept (inference tensors).
         statistics: why there are none, in brackets, when there are none from level 5 on.
-        token: names this tensor where its statistics come later, as a ``Statistics`` record or in the process's
-            statistics page; 0 for others.
+        token: of its entry in the process's statistics page, where its statistics come later; 0 for others.
         min, max: over the values that are not NaN; of the magnitude for complex values.
         mean: as torch gives it, so NaN once one value is.
         nan_count, inf_count: for floating-point and complex values only.
@@ -122,7 +121,7 @@ Value: TypeAlias = Scalar | Tensor | Sequence | Mapping | Opaque | Text | Number
 class Header(msgspec.Struct, tag="header", omit_defaults=True):
     """The first line of every segment: which process wrote it, and how much it records.
 
-    ``deferred`` tells that statistics may come after what they belong to.
+    ``deferred`` tells that statistics of device tensors are in the statistics page.
     """
 
     schema: int
@@ -176,23 +175,6 @@ class Inputs(msgspec.Struct, tag="inputs", omit_defaults=True):
     n: int
     args: list[Value]
     kwargs: dict[str, Value] = {}
-
-
-class Reading(msgspec.Struct, array_like=True, omit_defaults=True):
-    """The statistics of the tensor that ``token`` names."""
-
-    token: int
-    min: Statistic
-    max: Statistic
-    mean: Statistic
-    nan_count: int | None = None
-    inf_count: int | None = None
-
-
-class Statistics(msgspec.Struct, tag="statistics"):
-    """Statistics that the device has read since the last such record, of tensors that earlier records describe."""
-
-    read: list[Reading]
 
 
 class Return(msgspec.Struct, tag="return", omit_defaults=True):
@@ -251,4 +233,4 @@ class End(msgspec.Struct, tag="end", omit_defaults=True):
     calls: int
 
 
-Record: TypeAlias = Header | Call | Inputs | Statistics | Return | Raise | Dump | Note | End
+Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | End

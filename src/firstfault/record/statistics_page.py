@@ -6,6 +6,9 @@ A page is a ring of entries in a file of shared memory that the process maps and
 host writes which tensor an entry stands for and enqueues the reading of it; the device writes the results, and
 last of all the entry's token. An entry is complete once both have the same token, which any process can tell,
 before the owner's death and after it.
+
+Before its entries are used again, half of the ring at a time, they are appended to a file in the recording, which
+so is a page with any number of entries.
 """
 
 from __future__ import annotations
@@ -35,12 +38,10 @@ _SIDES = (INPUTS, OUTPUTS)
 _HEADER = struct.Struct("<8sIIQQ")
 _FOLDER_OFFSET = 64
 _ENTRY = struct.Struct("<QQQQIBB")
-_RESULT = struct.Struct("<qqdqqQ")
+_RESULTS = (struct.Struct("<dddqq"), struct.Struct("<qqdqq"), struct.Struct("<qqdqq"))
 _TOKEN = struct.Struct("<Q")
-_TOKEN_OFFSET = _RESULT.size - _TOKEN.size
-_ORDERED = 2**63 - 1
-_KEY = struct.Struct("<q")
-_DOUBLE = struct.Struct("<d")
+_TOKEN_OFFSET = 40
+_WORD = 8
 
 
 class NotAPage(ValueError):
@@ -71,25 +72,6 @@ class Values(NamedTuple):
     times: int = 1
 
 
-class Result(NamedTuple):
-    """What the device writes of one tensor.
-
-    Attributes:
-        low, high: bounds over what is not NaN, as integers that order like the values (``key``).
-        total: the sum.
-        known: how many values are not NaN; of no meaning for integers, as ``infinite`` is.
-        infinite: how many are infinite.
-        token: of the entry.
-    """
-
-    low: int
-    high: int
-    total: float
-    known: int
-    infinite: int
-    token: int
-
-
 @dataclass(frozen=True)
 class Entry:
     """One tensor of one call, completely read."""
@@ -115,33 +97,6 @@ class Page:
     entries: dict[int, Entry]
 
 
-def key(value: float) -> int:
-    """An integer that orders like a float64: its bits, of a negative number all but the sign turned over."""
-    bits: int = _KEY.unpack(_DOUBLE.pack(value))[0]
-    return bits ^ _ORDERED if bits < 0 else bits
-
-
-def value_of(ordered: int) -> float:
-    """The float64 that ``key`` gave ``ordered`` for."""
-    bits = ordered ^ _ORDERED if ordered < 0 else ordered
-    found: float = _DOUBLE.unpack(_KEY.pack(bits))[0]
-    return found
-
-
-def understood(result: Result, values: Values) -> Statistics:
-    """The statistics that a result stands for."""
-    mean = result.total / values.numel
-    if values.number == FLOATING:
-        nan_count = values.numel - result.known
-        if nan_count:
-            mean = math.nan
-        low, high = (value_of(result.low), value_of(result.high)) if result.known else (math.nan, math.nan)
-        counts = nan_count * values.times, result.infinite * values.times
-        return Statistics(named(low), named(high), named(mean), *counts)
-    moved = 2**63 if values.number == UNSIGNED_64 else 0
-    return Statistics(result.low + moved, result.high + moved, mean)
-
-
 def named(value: float) -> Statistic:
     """JSON has no NaN or infinity: those travel by name."""
     return value if math.isfinite(value) else str(value)
@@ -165,51 +120,85 @@ def write_entry(page: memoryview, slot: int, token: int, call: int, side: str, i
     _ENTRY.pack_into(page, at, token, call, count, times, index, _SIDES.index(side), values.number)
 
 
-def read_result(page: memoryview, offset: int) -> Result:
-    """What the device has written at ``offset``."""
-    return Result(*_RESULT.unpack_from(page, offset))
+def read_result(page: memoryview | bytes, offset: int, values: Values) -> Statistics:
+    """The statistics that the device has written at ``offset``.
+
+    A result is five words and a token: both bounds over what is not NaN (float64, or int64, which for unsigned 64-bit
+    values is 2**63 less), the sum as float64, and of floats how many are not NaN and how many are infinite.
+    """
+    number, numel, times = values
+    low, high, total, known, infinite = _RESULTS[number].unpack_from(page, offset)
+    mean = total / numel
+    if number != FLOATING:
+        moved = 2**63 if number == UNSIGNED_64 else 0
+        return Statistics(low + moved, high + moved, mean)
+    if known == numel and not infinite and math.isfinite(mean):
+        return Statistics(low, high, mean, 0, 0)
+    nan_count = numel - known
+    if nan_count:
+        mean = math.nan
+    if not known:
+        low = high = math.nan
+    return Statistics(named(low), named(high), named(mean), nan_count * times, infinite * times)
 
 
 def read_token(page: memoryview, offset: int) -> int:
-    """The token of the result at ``offset``, by itself."""
+    """The token of the result at ``offset``: it is written last."""
     token: int = _TOKEN.unpack_from(page, offset + _TOKEN_OFFSET)[0]
     return token
 
 
-def write_result(page: memoryview, offset: int, result: Result) -> None:
+def complete(page: memoryview, first: int, last: int) -> bool:
+    """Whether the device has got to all of the entries from ``first`` to before ``last``."""
+    words = page[entry_offset(first) : entry_offset(last)].cast("Q")
+    step = ENTRY_BYTES // _WORD
+    return words[::step].tolist() == words[(RESULT_OFFSET + _TOKEN_OFFSET) // _WORD :: step].tolist()
+
+
+def write_result(
+    page: memoryview, offset: int, number: int, result: tuple[float, float, float, int, int], token: int
+) -> None:
     """Write at ``offset`` what a device would write; for tests, and drivers that are no device."""
-    _RESULT.pack_into(page, offset, *result)
+    _RESULTS[number].pack_into(page, offset, *result)
+    _TOKEN.pack_into(page, offset + _TOKEN_OFFSET, token)
 
 
 def parse(data: bytes) -> Page:
-    """Read a page; entries that are incomplete, damaged or cut off are left out.
+    """Read a page, or a file of more entries than one has; what is incomplete, damaged or cut off is left out.
 
     Raises:
         NotAPage: it is no page of this version.
     """
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise NotAPage("not a statistics page of this version")
-    _, entries, entry_bytes, pid, started = _HEADER.unpack_from(data)
+    _, _, entry_bytes, pid, started = _HEADER.unpack_from(data)
     if entry_bytes != ENTRY_BYTES:
         raise NotAPage("not a statistics page of this version")
-    whole = max(0, min(entries, ENTRIES, (len(data) - HEADER_BYTES) // ENTRY_BYTES))
-    found = (_entry(data, entry_offset(slot)) for slot in range(whole))
     folder = data[_FOLDER_OFFSET:HEADER_BYTES].split(b"\0", 1)[0].decode(errors="replace")
-    return Page(pid, started, folder, {entry.token: entry for entry in found if entry is not None})
+    return Page(pid, started, folder, parse_entries(data[HEADER_BYTES:]))
+
+
+def parse_entries(data: bytes) -> dict[int, Entry]:
+    """The complete entries that ``data`` holds one after the other, by token."""
+    found = (_entry(data, offset) for offset in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES))
+    return {entry.token: entry for entry in found if entry is not None}
 
 
 def _entry(data: bytes, offset: int) -> Entry | None:
-    token, call, count, times, index, side, number = _ENTRY.unpack_from(data, offset)
-    result = Result(*_RESULT.unpack_from(data, offset + RESULT_OFFSET))
-    if token == 0 or token != result.token or not _plausible(result, side, Values(number, count, times)):
+    token, call, numel, times, index, side, number = _ENTRY.unpack_from(data, offset)
+    at = offset + RESULT_OFFSET
+    if token == 0 or token != _TOKEN.unpack_from(data, at + _TOKEN_OFFSET)[0]:
         return None
-    return Entry(token, call, _SIDES[side], index, understood(result, Values(number, count, times)))
+    values = Values(number, numel, times)
+    if not _plausible(data, at, side, values):
+        return None
+    return Entry(token, call, _SIDES[side], index, read_result(data, at, values))
 
 
-def _plausible(result: Result, side: int, values: Values) -> bool:
+def _plausible(data: bytes, at: int, side: int, values: Values) -> bool:
     """Whether an entry can have been written by us."""
-    if side >= len(_SIDES) or values.number > UNSIGNED_64 or values.numel == 0 or values.times == 0:
+    number, numel, times = values
+    if side >= len(_SIDES) or number > UNSIGNED_64 or numel == 0 or times == 0:
         return False
-    return values.number != FLOATING or (
-        0 <= result.known <= values.numel and 0 <= result.infinite <= result.known + values.numel
-    )
+    *_, known, infinite = _RESULTS[number].unpack_from(data, at)
+    return number != FLOATING or (0 <= known <= numel and 0 <= infinite <= numel)

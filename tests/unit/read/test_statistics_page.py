@@ -1,16 +1,16 @@
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from firstfault.read.events import Problems
 from firstfault.read.formats import statistics_page as pages
-from firstfault.read.formats.recording import Deferred, Recording
+from firstfault.read.formats.recording import Recording
 from firstfault.record import codec, layout, schema, statistics_page
-from firstfault.record.statistics_page import FLOATING, PAGE_BYTES, RESULT_OFFSET, Result, Values, key
+from firstfault.record.statistics_page import ENTRY_BYTES, FLOATING, HEADER_BYTES, PAGE_BYTES, RESULT_OFFSET, Values
 from tests.unit.read.test_marker_page import dead_pid
 
 PENDING = "[pending: the device has not got there]"
@@ -34,7 +34,7 @@ def page(pid: int, *entries: tuple[int, float]) -> bytes:
     for slot, (token, value) in enumerate(entries):
         statistics_page.write_entry(view, slot, token, 1, "inputs", 0, Values(FLOATING, 1))
         at = statistics_page.entry_offset(slot) + RESULT_OFFSET
-        statistics_page.write_result(view, at, Result(key(value), key(value), value, 1, 0, token))
+        statistics_page.write_result(view, at, FLOATING, (value, value, value, 1, 0), token)
     return bytes(data)
 
 
@@ -63,25 +63,37 @@ def read(folder: Path) -> list[schema.Record]:
     return [event.record for event in Recording(folder.parent).events(lambda count: None)]
 
 
-def test_records_of_statistics_are_joined_in_order(folder: Path) -> None:
-    header, *rest = records(11, 12)
-    first = schema.Statistics([schema.Reading(11, -1.0, 2.0, 0.5, 0, 0)])
-    second = schema.Statistics([schema.Reading(12, 3.0, 3.0, "nan", 4, 0)])
-    write(folder, header, *rest, first, second)
+def keep(folder: Path, *entries: tuple[int, float]) -> None:
+    """Leave entries in the file of the recording, behind those that it has."""
+    path = folder / layout.STATISTICS
+    data = page(1, *entries)[: HEADER_BYTES + len(entries) * ENTRY_BYTES]
+    with path.open("ab") as file:
+        file.write(data[HEADER_BYTES:] if path.stat().st_size else data)
+
+
+def test_entries_in_the_recording_are_joined_with_their_records(folder: Path) -> None:
+    write(folder, *records(11, 12))
+    keep(folder, (11, 5.0))
+    keep(folder, (12, math.nan))
     found = read(folder)
     assert [type(record).__name__ for record in found] == ["Header", "Call", "Return", "Call", "Return"]
     one, two = arguments(found)
-    assert (one.statistics, one.token, one.min, one.max, one.mean) == (None, 0, -1.0, 2.0, 0.5)
-    assert (two.mean, two.nan_count) == ("nan", 4)
+    assert (one.statistics, one.token, one.min, one.max, one.mean) == (None, 0, 5.0, 5.0, 5.0)
+    assert (two.max, two.mean) == ("nan", "nan")
 
 
-def test_nothing_is_held_longer_than_it_has_to_be(folder: Path) -> None:
-    deferred = Deferred(folder)
-    header, call, returned, later, *_ = records(11, 12)
-    assert list(deferred.joined([header, call, returned])) == [header]
-    read_later = schema.Statistics([schema.Reading(11, 1.0, 1.0, 1.0)])
-    assert list(deferred.joined([later, read_later])) == [call, returned]
-    assert list(deferred.rest()) == [later]
+def test_a_long_file_is_read_piece_by_piece(folder: Path) -> None:
+    write(folder, *records(1, 4096, 4097, 9000, 8990, 20_000, 20_001))
+    for first in range(1, 20_001, 4000):
+        keep(folder, *((token, float(token)) for token in range(first, first + 4000)))
+    assert [tensor.max for tensor in arguments(read(folder))] == [1.0, 4096.0, 4097.0, 9000.0, 8990.0, 20_000.0, None]
+
+
+def test_a_torn_entry_is_left_out(folder: Path) -> None:
+    write(folder, *records(11, 12))
+    keep(folder, (11, 5.0), (12, 6.0))
+    os.truncate(folder / layout.STATISTICS, HEADER_BYTES + 2 * ENTRY_BYTES - 1)
+    assert [tensor.max for tensor in arguments(read(folder))] == [5.0, None]
 
 
 def test_what_a_dead_process_left_in_its_page_is_joined(folder: Path) -> None:
@@ -95,13 +107,22 @@ def test_what_a_dead_process_left_in_its_page_is_joined(folder: Path) -> None:
     assert (two.statistics, two.max) == (PENDING, None)
 
 
+def test_the_page_of_a_dead_process_comes_behind_what_is_kept(folder: Path) -> None:
+    write(folder, *records(1, 2, 3))
+    keep(folder, (1, 1.0))
+    layout.statistics_page(folder).write_bytes(page(dead_pid(), (3, 3.0), (2, 2.0)))
+    pages.collect(folder.parent)
+    assert (folder / layout.STATISTICS).stat().st_size == HEADER_BYTES + 3 * ENTRY_BYTES
+    assert [tensor.max for tensor in arguments(read(folder))] == [1.0, 2.0, 3.0]
+
+
 def test_a_living_process_keeps_its_page(folder: Path) -> None:
     write(folder, *records(11))
     layout.statistics_page(folder).write_bytes(page(os.getpid(), (11, 5.0)))
     pages.collect(folder.parent)
     assert layout.statistics_page(folder).exists()
     assert [tensor.max for tensor in arguments(read(folder))] == [5.0]
-    (turn,) = [events for _, events in zip(range(1), Recording(folder.parent).follow(), strict=False)]
+    turn = next(Recording(folder.parent).follow())
     assert [tensor.max for tensor in arguments([event.record for event in turn])] == [5.0]
 
 
@@ -117,16 +138,7 @@ def test_a_call_with_tensors_on_the_host_waits_for_its_arguments(folder: Path) -
     host = schema.Tensor((1,), "torch.float32", "cpu")
     read_now = schema.Tensor((1,), "torch.float32", "cpu", min=1.0, max=1.0, mean=1.0)
     call = schema.Call(1, 1, "op", args=[host], kwargs={})
-    write(
-        folder, header, call, schema.Inputs(1, [read_now, pending(7)]), schema.Statistics([schema.Reading(7, 2, 3, 2)])
-    )
+    write(folder, header, call, schema.Inputs(1, [read_now, pending(7)]))
+    keep(folder, (7, 3.0))
     one, two = arguments(read(folder))
-    assert (one.min, two.max) == (1.0, 3)
-
-
-def test_too_many_records_are_not_held(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firstfault.read.formats.recording.MOST_HELD", 4)
-    deferred = Deferred(folder)
-    given = records(1, 2, 3)
-    assert list(deferred.joined(given)) == given[:3]
-    assert not Problems().lines()
+    assert (one.min, two.max) == (1.0, 3.0)

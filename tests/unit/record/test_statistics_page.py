@@ -14,15 +14,12 @@ from firstfault.record.statistics_page import (
     PAGE_BYTES,
     RESULT_OFFSET,
     UNSIGNED_64,
-    Result,
     Statistics,
     Values,
-    key,
-    understood,
-    value_of,
 )
 
 NUMBERS = st.floats(allow_nan=False)
+Written = tuple[float, float, float, int, int]
 
 
 def page(**header: int) -> memoryview:
@@ -32,18 +29,16 @@ def page(**header: int) -> memoryview:
     return memoryview(data)
 
 
-def complete(view: memoryview, slot: int, token: int, values: Values, result: Result, **place: object) -> None:
-    side = str(place.get("side", "inputs"))
+def complete(view: memoryview, slot: int, token: int, values: Values, result: Written, side: str = "inputs") -> None:
     statistics_page.write_entry(view, slot, token, 9, side, 3, values)
-    statistics_page.write_result(view, statistics_page.entry_offset(slot) + RESULT_OFFSET, result)
+    at = statistics_page.entry_offset(slot) + RESULT_OFFSET
+    statistics_page.write_result(view, at, min(values.number, UNSIGNED_64), result, token)
 
 
-@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
-def test_keys_order_like_their_values(left: float, right: float) -> None:
-    assert value_of(key(left)) == left
-    assert math.copysign(1, value_of(key(left))) == math.copysign(1, left)
-    if left < right:
-        assert key(left) < key(right)
+def understood(values: Values, result: Written) -> Statistics:
+    view = memoryview(bytearray(64))
+    statistics_page.write_result(view, 0, values.number, result, 1)
+    return statistics_page.read_result(view, 0, values)
 
 
 @given(st.lists(st.floats(), min_size=1, max_size=20), st.integers(1, 1000))
@@ -52,8 +47,7 @@ def test_what_the_device_writes_of_floats_is_understood(values: list[float], tim
     low, high = (min(known), max(known)) if known else (math.inf, -math.inf)
     total = sum(known)
     infinite = sum(map(math.isinf, known))
-    result = Result(key(low), key(high), total, len(known), infinite, 1)
-    found = understood(result, Values(FLOATING, len(values), times))
+    found = understood(Values(FLOATING, len(values), times), (low, high, total, len(known), infinite))
     nans = len(values) - len(known)
     mean = math.nan if nans else total / len(values)
     expected = [(found.min, low if known else math.nan), (found.max, high if known else math.nan), (found.mean, mean)]
@@ -64,7 +58,7 @@ def test_what_the_device_writes_of_floats_is_understood(values: list[float], tim
 
 @pytest.mark.parametrize(("number", "moved"), [(INTEGER, 0), (UNSIGNED_64, 2**63)])
 def test_integers_are_exact(number: int, moved: int) -> None:
-    found = understood(Result(-(2**63), 2**63 - 1, 10.0, 0, 0, 1), Values(number, 4))
+    found = understood(Values(number, 4), (-(2**63), 2**63 - 1, 10.0, 0, 0))
     assert found == Statistics(-(2**63) + moved, 2**63 - 1 + moved, 2.5)
 
 
@@ -73,7 +67,7 @@ def test_what_is_written_is_read(written: list[tuple[int, float, str]]) -> None:
     view = page()
     latest = {}
     for token, (slot, value, side) in enumerate(written, 1):
-        complete(view, slot, token, Values(FLOATING, 5), Result(key(value), key(value), value, 5, 0, token), side=side)
+        complete(view, slot, token, Values(FLOATING, 5), (value, value, value, 5, 0), side)
         latest[slot] = token, value, side
     read = statistics_page.parse(view.tobytes())
     assert (read.pid, read.started, read.folder) == (42, 7, "/recording/vm-42")
@@ -86,10 +80,12 @@ def test_what_is_written_is_read(written: list[tuple[int, float, str]]) -> None:
 
 def test_an_entry_counts_once_both_sides_have_its_token() -> None:
     view = page()
-    values, done = Values(FLOATING, 1), Result(key(1.0), key(1.0), 1.0, 1, 0, 17)
+    values, done = Values(FLOATING, 1), (1.0, 1.0, 1.0, 1, 0)
     statistics_page.write_entry(view, 0, 17, 9, "inputs", 0, values)
     assert statistics_page.parse(view.tobytes()).entries == {}
+    assert not statistics_page.complete(view, 0, 1)
     complete(view, 0, 17, values, done)
+    assert statistics_page.complete(view, 0, 2)
     assert set(statistics_page.parse(view.tobytes()).entries) == {17}
     statistics_page.write_entry(view, 0, 18, 10, "inputs", 0, values)  # used again, and not reached
     assert statistics_page.parse(view.tobytes()).entries == {}
@@ -99,7 +95,7 @@ def test_an_entry_counts_once_both_sides_have_its_token() -> None:
 def test_a_page_cut_short_gives_its_whole_entries(length: int) -> None:
     view = page()
     for slot in (0, 1, ENTRIES - 1):
-        complete(view, slot, slot + 1, Values(INTEGER, 1), Result(4, 4, 4.0, 0, 0, slot + 1))
+        complete(view, slot, slot + 1, Values(INTEGER, 1), (4, 4, 4.0, 0, 0))
     data = view.tobytes()[:length]
     if length < 32:
         with pytest.raises(statistics_page.NotAPage):
@@ -132,5 +128,5 @@ def test_a_damaged_page_is_read_without_trust(rest: bytes, at: int) -> None:
 )
 def test_an_entry_that_cannot_be_is_left_out(values: Values, known: int) -> None:
     view = page()
-    complete(view, 0, 1, values, Result(0, 0, 0.0, known, 0, 1))
+    complete(view, 0, 1, values, (0, 0, 0.0, known, 0))
     assert statistics_page.parse(view.tobytes()).entries == {}

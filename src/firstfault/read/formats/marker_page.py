@@ -26,18 +26,10 @@ def collect(recording: Path) -> None:
         page = _parsed(path)
         if page is None or Path(f"/proc/{page.pid}").exists():
             continue
-        move(path, folder / layout.PROGRESS)
-
-
-def move(page: Path, kept: Path) -> None:
-    """Move a page from shared memory to where it is kept, for its owner's eyes alone.
-
-    Raises:
-        OSError: it cannot be moved; it stays where it is.
-    """
-    kept.touch(layout.PRIVATE_FILE)
-    kept.write_bytes(page.read_bytes())
-    page.unlink()
+        kept = folder / layout.PROGRESS
+        kept.touch(layout.PRIVATE_FILE)
+        kept.write_bytes(path.read_bytes())
+        path.unlink()
 
 
 def _parsed(path: Path) -> progress.Page | None:

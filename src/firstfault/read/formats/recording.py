@@ -6,7 +6,6 @@ recording/vm-4242/calls.0001.jsonl
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -26,8 +25,6 @@ LONGEST_LINE = 64 * 2**20
 """A record's line beyond this many bytes is not one of ours."""
 LARGEST_SESSION = 16 * 2**20
 STDERR_BYTES = 64 * 2**10
-MOST_HELD = 8192
-"""Records that wait for statistics; a process is not ahead of its device by that much."""
 _CONTAINERS = (b'"sequence"', b'"mapping"')
 
 
@@ -52,7 +49,7 @@ class Recording:
             for segment in segments:
                 for record in deferred.joined(statistics.joined(read_segment(segment, self.problems, advance))):
                     yield Event(process, _located(record, folder))
-            for record in (*deferred.joined(statistics.rest()), *deferred.rest()):
+            for record in deferred.joined(statistics.rest()):
                 yield Event(process, _located(record, folder))
 
     def follow(self) -> Iterator[list[Event]]:
@@ -75,7 +72,6 @@ class Recording:
                     added += [Event(folder.name, _located(record, folder)) for record in records]
                     if segment != segments[-1]:
                         tails[segment].close()
-                added += [Event(folder.name, _located(record, folder)) for record in deferred.rest()]
             yield added
 
     def session(self) -> dict[str, object]:
@@ -196,58 +192,32 @@ class Statistics:
 
 
 class Deferred:
-    """Joins tensors with statistics that the device read later: records of their own, then its page at the end.
+    """Joins tensors with the statistics that the device wrote down by itself, whose place they have in a record.
 
-    A tensor whose statistics never came is given as it was, so with the reason in the place of them.
+    A tensor that the device did not get to is given as it was, so with the reason in the place of them.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._held: deque[tuple[codec.Record, list[schema.Tensor]]] = deque()
-        self._waiting: dict[int, schema.Tensor] = {}
+        self._readings = statistics_page.Readings(folder)
         self._deferred = False
 
     def joined(self, records: Iterable[codec.Record]) -> Iterator[codec.Record]:
-        """The records in their order, each only once the statistics of its tensors have come."""
+        """The records, with the statistics that there are by now."""
+        self._readings.refresh()
         for record in records:
             if isinstance(record, schema.Header):
                 self._deferred = record.deferred
-            if isinstance(record, schema.Statistics):
-                for reading in record.read:
-                    self._fill(reading)
-            elif self._deferred or self._held:
-                waiting = [tensor for value in _values(record) for _, tensor in tensors("", value) if tensor.token]
-                self._waiting |= {tensor.token: tensor for tensor in waiting}
-                self._held.append((record, waiting))
-            else:
-                yield record
-            while self._held and (len(self._held) > MOST_HELD or not _incomplete(self._held[0][1])):
-                yield self._release()
+            if self._deferred:
+                for value in _values(record):
+                    for _, tensor in tensors("", value):
+                        self._fill(tensor)
+            yield record
 
-    def rest(self) -> Iterator[codec.Record]:
-        """The records that are still without, once there are no more, with what the process's page knows of them."""
-        if self._waiting and (page := statistics_page.find(self._folder)) is not None:
-            for token in self._waiting.keys() & page.entries.keys():
-                self._fill(schema.Reading(token, *page.entries[token].statistics))
-        while self._held:
-            yield self._release()
-
-    def _fill(self, reading: schema.Reading) -> None:
-        tensor = self._waiting.pop(reading.token, None)
-        if tensor is not None:
+    def _fill(self, tensor: schema.Tensor) -> None:
+        found = self._readings.find(tensor.token) if tensor.token else None
+        if found is not None:
             tensor.statistics, tensor.token = None, 0
-            tensor.min, tensor.max, tensor.mean = reading.min, reading.max, reading.mean
-            tensor.nan_count, tensor.inf_count = reading.nan_count, reading.inf_count
-
-    def _release(self) -> codec.Record:
-        record, waiting = self._held.popleft()
-        for tensor in waiting:
-            self._waiting.pop(tensor.token, None)
-        return record
-
-
-def _incomplete(waiting: list[schema.Tensor]) -> bool:
-    return any(tensor.token for tensor in waiting)
+            tensor.min, tensor.max, tensor.mean, tensor.nan_count, tensor.inf_count = found
 
 
 def _decoded(line: bytes, path: Path) -> codec.Record:
