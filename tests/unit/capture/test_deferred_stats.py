@@ -102,7 +102,7 @@ def ask(
 
 
 def ones(value: float = 1.0) -> torch.Tensor:
-    return torch.full((3,), value)
+    return torch.full((3,), float(value))
 
 
 def test_a_tensor_is_pending_until_the_device_gets_there(
