@@ -124,8 +124,8 @@ def measure_tensors(*, quick: bool) -> Tensors:
         found.ours[name] = _median_us(partial(stats.read_all, [tensor], [True]), repeats)
         found.theirs[name] = _median_us(partial(theirs, tensor), min(repeats, 10))
     target = torch.empty_like(tensor)
-    copy_us = _median_us(partial(target.copy_, tensor), repeats)
-    read_rate, copy_rate = 2**30 / found.ours["1 GiB"] / 1e3, 2 * 2**30 / copy_us / 1e3
+    read_us = _device_us(partial(stats.read_all, [tensor], [True]), repeats)
+    read_rate, copy_rate = 2**30 / read_us / 1e3, 2 * 2**30 / _device_us(partial(target.copy_, tensor), repeats) / 1e3
     found.copy_share = read_rate / copy_rate, read_rate, copy_rate
     del target
     for count in COUNTS:
@@ -136,10 +136,10 @@ def measure_tensors(*, quick: bool) -> Tensors:
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8):
         view = raw.view(dtype)
         stats.read_all([view], [True])
-        found.dtypes[str(dtype)] = 2**28 / _median_us(partial(stats.read_all, [view], [True]), repeats) / 1e3
+        found.dtypes[str(dtype)] = 2**28 / _device_us(partial(stats.read_all, [view], [True]), repeats) / 1e3
     rows = raw.view(torch.bfloat16).view(-1, 4096)[:, :2048]
     found.dtypes["torch.bfloat16, half of each row"] = (
-        2**27 / _median_us(partial(stats.read_all, [rows], [False]), repeats) / 1e3
+        2**27 / _device_us(partial(stats.read_all, [rows], [False]), repeats) / 1e3
     )
     return found
 
@@ -177,12 +177,30 @@ def _median_us(function: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
+def _device_us(function: Callable[[], object], repeats: int) -> float:
+    """Median time between two events around what ``function`` enqueues, behind a kernel that covers the host's time."""
+    import torch
+
+    function()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(1_000_000)
+        begin.record()
+        function()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1000)
+    return statistics.median(times)
+
+
 def document(calls: dict[str, list[tuple[float, float]]], tensors: Tensors, known: dict[str, str]) -> str:
     """The whole page."""
     sections = [
         "# Cost of statistics on the GPU",
-        "Times are medians, in µs of the host's clock, from an idle device to an idle device. The loggers of SGLang\n"
-        "and FlashInfer are their released ones. This page is the record of one run of `bench/statistics.py`.",
+        "Times are medians, in µs of the host's clock, from an idle device to an idle device; bandwidth is by the\n"
+        "device's own clock. The loggers of SGLang and FlashInfer are their released ones. This page is the record of\n"
+        "one run of `bench/statistics.py`.",
         "\n".join(f"- {name}: {fact}" for name, fact in known.items()),
         "## Goals",
         _goals(calls, tensors),

@@ -150,7 +150,7 @@ class DeferredStatistics:
         while not all(statistics_page.complete(self._view, *part) for part in used) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self.look()
-        for half in sorted((0, 1), key=lambda half: self._cursor // _HALF == half):  # the one in use is the newer
+        for half in sorted((0, 1), key=self._first_token):
             self._keep(half)
         self.path.unlink(missing_ok=True)
 
@@ -195,6 +195,9 @@ class DeferredStatistics:
         self._unkept[half] = first + count - half * _HALF
         self._cursor = (first + count) % ENTRIES
         return first
+
+    def _first_token(self, half: int) -> int:
+        return statistics_page.entry_token(self._view, half * _HALF)
 
     def _keep(self, half: int) -> None:
         """Append the entries of half of the page to the file in the recording."""

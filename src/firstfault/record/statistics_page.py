@@ -120,6 +120,12 @@ def write_entry(page: memoryview, slot: int, token: int, call: int, side: str, i
     _ENTRY.pack_into(page, at, token, call, count, times, index, _SIDES.index(side), values.number)
 
 
+def entry_token(page: memoryview, slot: int) -> int:
+    """The token that the host has written into an entry; 0 for one that was never used."""
+    token: int = _TOKEN.unpack_from(page, entry_offset(slot))[0]
+    return token
+
+
 def read_result(page: memoryview | bytes, offset: int, values: Values) -> Statistics:
     """The statistics that the device has written at ``offset``.
 

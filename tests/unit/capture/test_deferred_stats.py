@@ -149,6 +149,15 @@ def test_a_device_that_is_too_far_behind_is_not_waited_for(
     assert [each.max for token in range(1, 18) if (each := readings.find(token))] == [*map(float, range(16)), 77.0]
 
 
+def test_the_older_half_is_kept_first(folder: Path, deferred: DeferredStatistics, device: SlowDevice) -> None:
+    given = [ask(deferred, *[ones(index)] * 3)[0] for index in range(7)]
+    assert [each.statistics for each in given] == [PENDING] * 4 + [FAR_BEHIND] * 3
+    device.catch_up()
+    deferred.close()
+    kept = statistics_page.parse((folder / layout.STATISTICS).read_bytes())
+    assert list(kept.entries) == list(range(1, 13))
+
+
 def test_what_never_completed_stays_pending(folder: Path, deferred: DeferredStatistics, device: SlowDevice) -> None:
     ask(deferred, ones(1.0))
     device.catch_up()
