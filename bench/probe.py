@@ -31,6 +31,7 @@ import torch
 from bench import peers
 
 RMS_NORM = "rms_norm"
+GPU_RMS_NORM = "rms_norm on the GPU"
 ARGUMENT_COUNTS = {f"{count} tensors": count for count in (3, 10, 30)}
 VARIED = "32 layouts in turn"
 TENSOR_BYTES = {"16 KiB": 2**14, "1 MiB": 2**20, "64 MiB": 2**26}
@@ -128,6 +129,8 @@ def _workload(name: str) -> tuple[Callable[..., Any], list[tuple[Any, ...]]]:
     torch.manual_seed(0)
     if name == RMS_NORM:
         return rms_norm, [(_random(8, 1024), _random(1024), 1e-6)]
+    if name == GPU_RMS_NORM:
+        return rms_norm, [(_random(8, 1024).cuda(), _random(1024).cuda(), 1e-6)]
     if name == VARIED:
         return take, [tuple(_random(rows, 1024) for _ in range(3)) for rows in range(1, 33)]
     if name in ARGUMENT_COUNTS:

@@ -36,6 +36,29 @@ class UsageError(FirstFaultError):
     """Options or paths that do not go together."""
 
 
+class NanFound(FirstFaultError):
+    """A call gave NaN for inputs without, and ``FIRSTFAULT_STOP_ON_NAN`` asked to stop the program then.
+
+    It is raised in the program, at the next boundary after the device is known to have written the NaN.
+
+    Attributes:
+        op: the operator.
+        call: the call's number.
+        tensor: which of its results, ``return`` or ``return[1]``.
+        nan_count: how many values are NaN.
+    """
+
+    def __init__(self, op: str, call: int, tensor: str, nan_count: int) -> None:
+        super().__init__(
+            f"{op} (call {call}) gave {nan_count} NaN in {tensor}, and none of its inputs had any; "
+            "stopped because FIRSTFAULT_STOP_ON_NAN is set"
+        )
+        self.op = op
+        self.call = call
+        self.tensor = tensor
+        self.nan_count = nan_count
+
+
 class UnreadableInput(FirstFaultError):
     """A path that holds nothing that firstfault can read."""
 

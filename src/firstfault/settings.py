@@ -53,6 +53,8 @@ VARIABLES = (
     "FIRSTFAULT_MODE",
     "FIRSTFAULT_MODULES",
     "FIRSTFAULT_RING_BYTES",
+    "FIRSTFAULT_STATS",
+    "FIRSTFAULT_STOP_ON_NAN",
 )
 """Every name of ours; others that begin like them are mistyped."""
 
@@ -72,6 +74,8 @@ class Settings:
         dump_max_bytes: how many bytes of dumps a process keeps; the oldest complete ones go first.
         dump_max_calls: how many complete dumps a process keeps.
         modules: whether every ``torch.nn.Module`` call is a boundary.
+        asynchronous: whether the statistics of device tensors are read without waiting for the device.
+        stop_on_nan: whether the program is stopped once a call gave NaN for inputs without.
         in_graphs: whether calls that are captured into CUDA graphs are followed at each replay.
         ring_bytes: how much of the last calls the recording of a process keeps, in bytes; 0 keeps all.
     """
@@ -85,8 +89,15 @@ class Settings:
     dump_max_bytes: int = 20 * 2**30
     dump_max_calls: int = 1000
     modules: bool = False
+    asynchronous: bool = False
+    stop_on_nan: bool = False
     in_graphs: bool = False
     ring_bytes: int = 0
+
+    @property
+    def defers_statistics(self) -> bool:
+        """Whether statistics come later: a dump has to wait for the device anyway, and a text log has no place."""
+        return self.asynchronous and self.level == Level.STATISTICS and self.recording is not None
 
 
 def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
@@ -113,6 +124,8 @@ def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
         dump_max_bytes=_byte_count("FIRSTFAULT_DUMP_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_MAX_BYTES", "20G")),
         dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
         modules=_switch("FIRSTFAULT_MODULES", environ.get("FIRSTFAULT_MODULES", "0")),
+        asynchronous=_asynchronous("FIRSTFAULT_STATS", environ.get("FIRSTFAULT_STATS", "sync")),
+        stop_on_nan=_stop_on_nan("FIRSTFAULT_STOP_ON_NAN", environ.get("FIRSTFAULT_STOP_ON_NAN", "0"), level),
         in_graphs=_graphs("FIRSTFAULT_GRAPHS", environ.get("FIRSTFAULT_GRAPHS", "")),
         ring_bytes=_ring_bytes("FIRSTFAULT_RING_BYTES", environ.get("FIRSTFAULT_RING_BYTES", "64M"))
         if black_box
@@ -220,6 +233,19 @@ def _ring_bytes(name: str, value: str) -> int:
     if size < SMALLEST_RING:
         raise SettingError(f"{name}={value!r} is too small; accepted: from {SMALLEST_RING} bytes on")
     return size
+
+
+def _asynchronous(name: str, value: str) -> bool:
+    if value not in ("sync", "async", ""):
+        raise SettingError(f"{name}={value!r} is not a way to read statistics; accepted: sync or async")
+    return value == "async"
+
+
+def _stop_on_nan(name: str, value: str, level: Level) -> bool:
+    stops = _switch(name, value)
+    if stops and Level.OFF < level < Level.STATISTICS:
+        raise SettingError(f"{name}={value!r} needs statistics; accepted: level 5 or 10, not {level:d}")
+    return stops
 
 
 def _switch(name: str, value: str) -> bool:

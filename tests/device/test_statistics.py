@@ -32,7 +32,7 @@ DTYPES = [
 
 def described(tensor: torch.Tensor) -> schema.Tensor:
     found = schema.Tensor(tuple(tensor.shape), str(tensor.dtype), str(tensor.device))
-    stats.fill(found, tensor)
+    stats.fill(found, *stats.read_all([tensor], [tensor.is_contiguous()]))
     return found
 
 

@@ -102,6 +102,8 @@ def test_sizes(text: str, count: int) -> None:
         ("FIRSTFAULT_DUMP_MAX_CALLS", "²"),
         ("FIRSTFAULT_DUMP_MAX_CALLS", "9" * 5000),
         ("FIRSTFAULT_MODULES", "yes"),
+        ("FIRSTFAULT_STATS", "later"),
+        ("FIRSTFAULT_STOP_ON_NAN", "true"),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_variable_value_and_forms(name: str, value: str) -> None:
@@ -111,6 +113,23 @@ def test_a_bad_value_is_one_line_that_names_variable_value_and_forms(name: str, 
     assert message.startswith(f"{name}={value!r}")
     assert "accepted" in message
     assert "\n" not in message
+
+
+def test_statistics_are_deferred_only_where_they_can_be() -> None:
+    asked = {"FIRSTFAULT_STATS": "async", "FIRSTFAULT_LOGLEVEL": "5"}
+    assert parse(asked | {"FIRSTFAULT_DIR": "/recording"}).defers_statistics
+    assert not parse(asked).defers_statistics
+    assert not parse(asked | {"FIRSTFAULT_DIR": "/recording", "FIRSTFAULT_LOGLEVEL": "10"}).defers_statistics
+    for value in ("sync", ""):
+        assert not parse(asked | {"FIRSTFAULT_DIR": "/recording", "FIRSTFAULT_STATS": value}).defers_statistics
+
+
+@pytest.mark.parametrize("level", ["1", "3"])
+def test_stopping_on_nan_needs_statistics(level: str) -> None:
+    with pytest.raises(SettingError, match=f"FIRSTFAULT_STOP_ON_NAN='1' .*accepted: level 5 or 10, not {level}"):
+        parse({"FIRSTFAULT_STOP_ON_NAN": "1", "FIRSTFAULT_LOGLEVEL": level})
+    for allowed in ("0", "5", "10"):
+        assert parse({"FIRSTFAULT_STOP_ON_NAN": "1", "FIRSTFAULT_LOGLEVEL": allowed}).stop_on_nan
 
 
 def test_a_bad_value_leaves_recording_off_and_is_told_once(

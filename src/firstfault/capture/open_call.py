@@ -7,8 +7,9 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from firstfault.capture import describe, dump, guard, progress, stats
+from firstfault.capture import describe, dump, guard, progress
 from firstfault.record import schema
+from firstfault.record.statistics_page import OUTPUTS
 
 if TYPE_CHECKING:
     from firstfault.capture.recorder import Recorder
@@ -88,8 +89,8 @@ class OpenCall:
         record.described = True
         record.out = describe.describe(result, walk)
         changed = describe.changed(self.watched, self.mutates)
-        if recorder.reads_values:
-            stats.fill_all(walk.found)
+        if recorder.values is not None:
+            recorder.values.read(walk.found, self.n, self.op, OUTPUTS)
         if self.dump is not None:
             changed += self._dump_outputs(recorder, self.dump, record, walk)
         record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]

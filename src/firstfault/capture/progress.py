@@ -144,15 +144,7 @@ class Markers:
         self._graph_slots: dict[int, _Slot] = {}
         self._taken = 0
         self._taking = threading.Lock()
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-            try:
-                os.posix_fallocate(fd, 0, progress.PAGE_BYTES)  # a hole filled later could fail, with a signal
-                self._page = mmap.mmap(fd, progress.PAGE_BYTES)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise MarkersUnavailable(f"{path} cannot be made ({error.strerror})") from error
+        self._page = shared_page(path, progress.PAGE_BYTES)
         self._started = time.time_ns()
         self._page[: len(self._header())] = self._header()
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
@@ -246,6 +238,23 @@ class Markers:
     def _header(self) -> bytes:
         namespace = marker_files.pid_namespace()
         return progress.header(os.getpid(), self._started, str(self._folder), self._taken, namespace)
+
+
+def shared_page(path: Path, size: int) -> mmap.mmap:
+    """A new page of shared memory that its owner alone may look at.
+
+    Raises:
+        MarkersUnavailable: it cannot be made.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            os.posix_fallocate(fd, 0, size)  # a hole filled later could fail, with a signal
+            return mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise MarkersUnavailable(f"{path} cannot be made ({error.strerror})") from error
 
 
 def open_markers(folder: Path, *, in_graphs: bool) -> Markers | None:

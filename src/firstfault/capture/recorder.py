@@ -27,8 +27,10 @@ from firstfault.capture import describe, dump, graphs, guard, open_call, progres
 from firstfault.capture.black_box import BlackBox
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of
+from firstfault.capture.values import Values
 from firstfault.record import schema
 from firstfault.record.sinks.ring import Ring
+from firstfault.record.statistics_page import INPUTS
 from firstfault.settings import Level, Settings
 
 _FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
@@ -47,8 +49,7 @@ class Recorder:
     def __init__(self, chosen: Settings) -> None:
         # Plain flags: a comparison of enum members costs a microsecond where the code is cold.
         self.describes = chosen.level >= Level.METADATA
-        self.reads_values = chosen.level >= Level.STATISTICS
-        self.hidden = guard.reading if self.reads_values else guard.unseen
+        self.hidden = guard.reading if chosen.level >= Level.STATISTICS else guard.unseen
         self.threads = _Threads()
         self._pid = os.getpid()
         self.closed = False
@@ -75,7 +76,10 @@ class Recorder:
         self.markers: progress.Markers | None = None
         self._wants_markers = folder is not None
         self._in_graphs = chosen.in_graphs
-        if self.text is not None and self._record is None:
+        self.values: Values | None = None
+        if chosen.level >= Level.STATISTICS:
+            self.values = Values(chosen, folder, self.note)
+        if self.text is not None and self._record is None and not chosen.stop_on_nan:
             self.short = text_only.of_level(chosen.level, self.text)
 
     def begin(
@@ -140,6 +144,8 @@ class Recorder:
         if self._pid != os.getpid():
             return
         try:
+            if self.values is not None:
+                self.values.close()
             if self._record is not None:
                 self._record.end(schema.End(time.time_ns(), self._begun))
             if self.markers is not None:
@@ -161,13 +167,16 @@ class Recorder:
         walk = describe.Walk(dump=self.dumper is not None)
         record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
         call.watched = describe.watched(walk.found)
-        if not self.reads_values:
+        if self.values is None:
             for writer in self.writers:
                 writer.call(record)
             return
-        for writer in self.writers:
-            writer.begun(record)
-        stats.fill_all(walk.found)
+        with self.values.left_to_device(walk.found, record.n, record.op) as is_left:
+            for writer in self.writers:
+                writer.call(record) if is_left else writer.begun(record)
+        if is_left:
+            return
+        self.values.read(walk.found, record.n, record.op, INPUTS)
         inputs = schema.Inputs(record.n, record.args, record.kwargs)
         for writer in self.writers:
             writer.inputs(inputs, record.tid)
@@ -194,6 +203,9 @@ def begin(
 
     Called by the boundary itself: whoever called that is where the call was made. ``graph`` is the number of the
     CUDA graph that it replays.
+
+    Raises:
+        NanFound: the user asked to stop on NaN, and an earlier call gave some.
     """
     recorder = _current or _recorder()
     if recorder is None:
@@ -201,6 +213,8 @@ def begin(
     thread = recorder.threads.current
     if thread.busy:  # recording itself, or a signal handler or ``__del__`` in the middle of it
         return None
+    if recorder.values is not None:
+        recorder.values.stop_on_nan()
     thread.busy = True
     depth = len(thread.calls)
     try:

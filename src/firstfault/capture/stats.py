@@ -1,19 +1,22 @@
-"""Statistics of one tensor: min, max, mean, and how many values are NaN or infinite.
+"""Statistics of tensors: min, max, mean, and how many values are NaN or infinite.
 
-Two passes over the values where they are all finite; further ones only to count what is not.
+The CUDA tensors of one side of a call are read together, each value once (``device_stats``). Any other tensor is
+read by torch: two passes over the values where they are all finite; further ones only to count what is not.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 
-from firstfault.capture import guard
+from firstfault.capture import device_stats, guard
 from firstfault.capture.describe import Found, storage_bytes_needed
+from firstfault.capture.progress import MarkersUnavailable
 from firstfault.record import schema
 from firstfault.record.plain import plain_number
+from firstfault.record.statistics_page import Statistics
 from firstfault.record.text_log import CAPTURE_SKIP
 
 _READY = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -30,16 +33,6 @@ SHRUNK = "[unavailable: its storage was resized]"
 SKIPPED_IN_CAPTURE = f"[skipped: {CAPTURE_SKIP}]"
 
 
-class Statistics(NamedTuple):
-    """What is known of the values of one tensor; the counts are None where its type has no NaN."""
-
-    min: schema.Statistic
-    max: schema.Statistic
-    mean: schema.Statistic
-    nan_count: int | None = None
-    inf_count: int | None = None
-
-
 def out_of_reach() -> str | None:
     """Why not every tensor may be read just now, or None."""
     return guard.values_out_of_reach() or (CAPTURE_SKIP if guard.graph_capture_active() else None)
@@ -47,39 +40,87 @@ def out_of_reach() -> str | None:
 
 def fill_all(found: list[Found]) -> None:
     """Write the statistics of each tensor into its description, or the reason why there are none."""
+    readable = within_reach(found)
+    statistics = read_all([item.tensor for item in readable], [item.described.contiguous for item in readable])
+    for item, each in zip(readable, statistics, strict=True):
+        fill(item.described, each)
+
+
+def within_reach(found: list[Found]) -> list[Found]:
+    """The tensors that may be read just now; into the descriptions of the others goes why not."""
     skip = guard.values_out_of_reach()
     capturing = guard.graph_capture_active()
+    readable = []
     for item in found:
         if item.unreachable is not None or skip is not None:
             item.described.statistics = f"[skipped: {item.unreachable or skip}]"
         elif capturing and item.tensor.device.type != "cpu":
             item.described.statistics = SKIPPED_IN_CAPTURE
         else:
-            fill(item.described, item.tensor)
+            readable.append(item)
+    return readable
 
 
-def fill(described: schema.Tensor, tensor: torch.Tensor) -> None:
-    """Write the statistics of ``tensor`` into ``described``, or the reason why there are none."""
-    statistics = read(tensor, contiguous=described.contiguous)
-    if isinstance(statistics, str):
-        described.statistics = statistics
+def fill(described: schema.Tensor, found: Statistics | str) -> None:
+    """Write statistics into a description, or in brackets the reason why there are none."""
+    if isinstance(found, str):
+        described.statistics = found
     else:
-        described.min, described.max, described.mean, described.nan_count, described.inf_count = statistics
+        described.min, described.max, described.mean, described.nan_count, described.inf_count = found
+
+
+def read_all(tensors: Sequence[torch.Tensor], contiguous: Sequence[bool]) -> list[Statistics | str]:
+    """The statistics of each tensor, or in brackets the reason why there are none; it never raises.
+
+    Args:
+        tensors: those of one side of a call.
+        contiguous: whether each of them is.
+    """
+    reader = device_stats.reader() if any(tensor.is_cuda for tensor in tensors) else None
+    found = [None] * len(tensors) if reader is None else _read_on_device(reader, tensors, contiguous)
+    return [
+        read(tensor, contiguous=each) if statistics is None else statistics
+        for tensor, each, statistics in zip(tensors, contiguous, found, strict=True)
+    ]
+
+
+def _read_on_device(
+    reader: device_stats.Reader, tensors: Sequence[torch.Tensor], contiguous: Sequence[bool]
+) -> Sequence[Statistics | str | None]:
+    """What the device can read by itself, or in brackets why there is nothing; None where torch has to."""
+    found: list[Statistics | str | None] = [None] * len(tensors)
+    try:
+        there = [index for index, tensor in enumerate(tensors) if tensor.is_cuda]
+        for index in there:
+            found[index] = nothing_to_read(tensors[index], contiguous=contiguous[index])
+        there = [index for index in there if found[index] is None]
+        for index, statistics in zip(there, reader.read([tensors[index] for index in there]), strict=True):
+            found[index] = statistics
+    except (device_stats.Unavailable, MarkersUnavailable) as reason:
+        device_stats.give_up(reason)
+    except Exception as error:
+        guard.internal_error("reading statistics on the device", error)
+    return found
 
 
 def read(tensor: torch.Tensor, *, contiguous: bool) -> Statistics | str:
-    """The statistics of ``tensor``, or in brackets the reason why there are none; it never raises."""
+    """The statistics of ``tensor`` as torch reads them, or in brackets why there are none; it never raises."""
     try:
-        numel = tensor.numel()
-        if numel == 0:
-            return EMPTY
-        reach = (int(tensor.storage_offset()) + numel) * tensor.itemsize if contiguous else storage_bytes_needed(tensor)
-        if tensor.untyped_storage().nbytes() < reach:
-            return SHRUNK  # torch would read past its end
+        if (reason := nothing_to_read(tensor, contiguous=contiguous)) is not None:
+            return reason
         plain = tensor.detach() if tensor.requires_grad else tensor
         return _read(plain, 1) if contiguous else _read(*_without_repeats(plain))
     except Exception as error:
         return f"[unavailable: {type(error).__name__}]"
+
+
+def nothing_to_read(tensor: torch.Tensor, *, contiguous: bool) -> str | None:
+    """Why a tensor has no values that could be read, or None."""
+    numel = tensor.numel()
+    if numel == 0:
+        return EMPTY
+    reach = (int(tensor.storage_offset()) + numel) * tensor.itemsize if contiguous else storage_bytes_needed(tensor)
+    return SHRUNK if tensor.untyped_storage().nbytes() < reach else None  # torch would read past its end
 
 
 def _without_repeats(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -34,14 +34,15 @@ class Template:
             for item in found:
                 item.described.statistics = None
         self._paths = [item.path for item in found]
-        contiguous = [item.described.contiguous for item in found]
-        self._gaps = list(zip(parts[0::2], contiguous, parts[1::2], strict=True))
+        self._contiguous = [item.described.contiguous for item in found]
+        self._gaps = list(zip(parts[0::2], parts[1::2], strict=True))
 
     def filled(self, tensors: tuple[torch.Tensor, ...]) -> str:
         """The text for tensors that look like those it was made of, in the same order; this reads their values."""
         text = self._start
-        for tensor, (line, contiguous, after) in zip(tensors, self._gaps, strict=True):
-            text += text_log.statistics(line, stats.read(tensor, contiguous=contiguous)) + after
+        found = stats.read_all(tensors, self._contiguous)
+        for statistics, (line, after) in zip(found, self._gaps, strict=True):
+            text += text_log.statistics(line, statistics) + after
         return text
 
     def watched(self, tensors: tuple[torch.Tensor, ...]) -> list[describe.Watched]:

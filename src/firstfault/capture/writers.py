@@ -324,6 +324,7 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
                 main_tid=os.getpid(),
                 ring=chosen.ring_bytes > 0,
                 versions=versions,
+                deferred=chosen.defers_statistics,
             )
         )
 

@@ -16,6 +16,7 @@ from firstfault.settings import LEVEL_FORMS
 CONTEXT = {"allow_interspersed_args": False}
 LEVEL_HELP = f"How much is recorded: {LEVEL_FORMS}; FIRSTFAULT_LOGLEVEL if that is set, else 3."
 DIR_HELP = "The folder for the recording, new or empty; FIRSTFAULT_DIR if that is set, else firstfault-DATE-TIME-PID."
+NAN_HELP = "Stop the command once a call gives NaN for inputs without; needs --level 5 or 10."
 MODULES_HELP = "Record every torch.nn.Module by its qualified name; so does FIRSTFAULT_MODULES=1."
 
 
@@ -24,6 +25,7 @@ def command(
     level: Annotated[int | None, typer.Option(help=LEVEL_HELP)] = None,
     dir: Annotated[Path | None, typer.Option(parser=given, metavar="<path>", help=DIR_HELP)] = None,  # noqa: A002
     modules: Annotated[bool, typer.Option("--modules", help=MODULES_HELP)] = False,
+    stop_on_nan: Annotated[bool, typer.Option("--stop-on-nan", help=NAN_HELP)] = False,
 ) -> None:
     """Run a command with recording on; when it dies, print the report.
 
@@ -33,7 +35,7 @@ def command(
     from firstfault.cli import session
     from firstfault.tools import runner
 
-    chosen = session.chosen(os.environ, level=level, folder=dir, modules=modules)
+    chosen = session.chosen(os.environ, level=level, folder=dir, modules=modules, stop_on_nan=stop_on_nan)
     recording = session.create(chosen, words)
     environ = session.environment(os.environ, recording.folder, chosen)
     try:

@@ -17,6 +17,7 @@ import msgspec
 from firstfault import __version__, peers, settings
 from firstfault.cli.messages import tell
 from firstfault.errors import SettingError, UsageError
+from firstfault.read.formats import statistics_page
 from firstfault.record import marker_files
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER, SESSION, STDERR_TAIL
 from firstfault.settings import LEVEL_FORMS, Level, Settings
@@ -72,6 +73,8 @@ class Session:
         """Add to ``session.json`` how the command ended, and take in how far its devices had got."""
         with contextlib.suppress(OSError):
             marker_files.collect()
+        with contextlib.suppress(OSError):
+            statistics_page.collect(self.folder)
         try:
             session = msgspec.json.decode((self.folder / SESSION).read_bytes(), type=dict[str, Any])
             session |= {
@@ -95,7 +98,14 @@ class Session:
             self.folder.rmdir()
 
 
-def chosen(environ: Mapping[str, str], *, level: int | None, folder: Path | None, modules: bool) -> Settings:
+def chosen(
+    environ: Mapping[str, str],
+    *,
+    level: int | None,
+    folder: Path | None,
+    modules: bool = False,
+    stop_on_nan: bool = False,
+) -> Settings:
     """What to record: as the options say, else the caller's environment, else at level 3.
 
     Raises:
@@ -103,13 +113,18 @@ def chosen(environ: Mapping[str, str], *, level: int | None, folder: Path | None
     """
     if warning := settings.mistyped(environ):
         tell(warning)
-    found = settings.parse(environ, unset=Level.METADATA)
-    return dataclasses.replace(
+    named = environ.get("FIRSTFAULT_DIR") or None
+    found = settings.parse(dict(environ) | {"FIRSTFAULT_DIR": named or "."}, unset=Level.METADATA)  # there will be one
+    chosen = dataclasses.replace(
         found,
         level=found.level if level is None else _level(level),
-        recording=folder or found.recording,
+        recording=folder or (Path(named) if named else None),
         modules=modules or found.modules,
+        stop_on_nan=stop_on_nan or found.stop_on_nan,
     )
+    if chosen.stop_on_nan and chosen.level < Level.STATISTICS:
+        raise SettingError(f"stopping on NaN needs statistics: choose --level 5 or 10, not {chosen.level:d}")
+    return chosen
 
 
 def create(chosen: Settings, command: list[str]) -> Session:
@@ -139,6 +154,8 @@ def environment(environ: Mapping[str, str], recording: Path, chosen: Settings) -
     """The command's environment: the caller's, with recording switched on."""
     ours = {"FIRSTFAULT_DIR": str(recording.absolute()), "FIRSTFAULT_LOGLEVEL": str(int(chosen.level))}
     changed = dict(environ) | ours
+    if chosen.stop_on_nan:
+        changed["FIRSTFAULT_STOP_ON_NAN"] = "1"
     if chosen.modules:
         hook = str(Path(__file__).parent.parent / "capture" / "startup")
         changed["FIRSTFAULT_MODULES"] = "1"

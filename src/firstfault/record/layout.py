@@ -18,6 +18,7 @@ SESSION = "session.json"
 STDERR_TAIL = "stderr.tail"
 DUMPS = "dumps"
 PROGRESS = "progress.bin"
+STATISTICS = "statistics.bin"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 SEGMENTS = "calls.*.jsonl"
 INPUTS = "inputs.pt"
@@ -50,8 +51,17 @@ def segment(folder: Path, index: int) -> Path:
 
 def marker_page(folder: Path) -> Path:
     """Where the marker page of the process of ``folder`` lies while it lives."""
+    return _shared(folder, "")
+
+
+def statistics_page(folder: Path) -> Path:
+    """Where the statistics page of the process of ``folder`` lies while it lives."""
+    return _shared(folder, "statistics-")
+
+
+def _shared(folder: Path, kind: str) -> Path:
     recording = folder.parent.stat()
-    return SHARED_MEMORY / f"firstfault-{recording.st_dev:x}-{recording.st_ino:x}-{folder.name}"
+    return SHARED_MEMORY / f"firstfault-{kind}{recording.st_dev:x}-{recording.st_ino:x}-{folder.name}"
 
 
 def dump_name(timestamp: str, pid: int, op: str, index: int) -> str:

@@ -37,6 +37,7 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
         nbytes: elements times element size, in bytes.
         version: torch's in-place counter; None where it is not kept (inference tensors).
         statistics: why there are none, in brackets, when there are none from level 5 on.
+        token: of its entry in the process's statistics page, where its statistics come later; 0 for others.
         min, max: over the values that are not NaN; of the magnitude for complex values.
         mean: as torch gives it, so NaN once one value is.
         nan_count, inf_count: for floating-point and complex values only.
@@ -63,6 +64,7 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
     inf_count: Word | None = None
     kind: str | None = None
     missing: str | None = None
+    token: Word = 0
 
 
 class Sequence(msgspec.Struct, tag="sequence", omit_defaults=True):
@@ -122,7 +124,8 @@ Value: TypeAlias = Scalar | Tensor | Sequence | Mapping | Opaque | Text | Number
 class Header(msgspec.Struct, tag="header", omit_defaults=True):
     """The first line of every segment: which process wrote it, and how much it records.
 
-    ``ring`` tells that only the last segments are kept.
+    ``ring`` tells that only the last segments are kept, ``deferred`` that the statistics of device tensors are in
+    the statistics page.
     """
 
     schema: int
@@ -135,6 +138,7 @@ class Header(msgspec.Struct, tag="header", omit_defaults=True):
     ppid: int = 0
     main_tid: int = 0
     ring: bool = False
+    deferred: bool = False
     versions: dict[str, str] = {}
 
 

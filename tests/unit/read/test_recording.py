@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from firstfault.diagnose.report import Report, Verdict
 from firstfault.errors import UnreadableInput
-from firstfault.read.formats.recording import Recording, Statistics
+from firstfault.read.formats.joins import Statistics
+from firstfault.read.formats.recording import Recording
 from firstfault.record import codec, schema
 from tests.unit.read import samples
 from tests.unit.read.samples import call, header, raised, recording, returned, tensor

@@ -5,8 +5,7 @@ recording/vm-4242/calls.0001.jsonl
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,11 +14,10 @@ import msgspec
 from firstfault.errors import UnreadableInput
 from firstfault.read.events import Advance, Event, Problems
 from firstfault.read.files import exists, open_regular, read_end, read_whole
-from firstfault.read.formats.layouts import Layouts
+from firstfault.read.formats.joins import Joins, values_of
 from firstfault.read.formats.values import DEEPEST, too_deep
 from firstfault.record import codec, layout, schema
 
-STATISTICS_LEVEL = 5
 LONGEST_LINE = 64 * 2**20
 """A record's line beyond this many bytes is not one of ours."""
 LARGEST_SESSION = 16 * 2**20
@@ -36,20 +34,19 @@ class Recording:
         self.path = path
         self.problems = Problems()
         self.segments = {folder.name: _segments(folder) for folder in process_folders(path)}
-        self.size = sum(_size(segment) for segments in self.segments.values() for segment in segments)
 
     def events(self, advance: Advance) -> Iterator[Event]:
         """Every record, process after process."""
         for process, segments in self.segments.items():
-            statistics, layouts = Statistics(), Layouts(self.problems)
+            folder = segments[0].parent
+            joins = Joins(folder, self.problems)
             for segment in segments:
-                records = layouts.filled(read_segment(segment, self.problems, advance))
-                for record in statistics.joined(records):
+                for record in joins.joined(read_segment(segment, self.problems, advance)):
                     if isinstance(record, schema.Header):
                         self._check_start(process, record, segment == segments[0])
-                    yield Event(process, _located(record, segment.parent))
-            for record in statistics.rest():
-                yield Event(process, record)
+                    yield Event(process, _located(record, folder))
+            for record in joins.rest():
+                yield Event(process, _located(record, folder))
 
     def _check_start(self, process: str, header: schema.Header, first: bool) -> None:
         """Note that segments are missing before the first, unless their record is a ring, which drops them."""
@@ -64,18 +61,16 @@ class Recording:
             UnreadableInput, OSError: the recording is gone, or a newer firstfault writes it.
         """
         tails: dict[Path, _Tail] = {}
-        statistics: dict[str, Statistics] = {}
-        layouts: dict[str, Layouts] = {}
+        joins: dict[str, Joins] = {}
         while True:
             added: list[Event] = []
             for folder in process_folders(self.path):
-                joining = statistics.setdefault(folder.name, Statistics())
-                filling = layouts.setdefault(folder.name, Layouts(self.problems))
+                joining = joins.setdefault(folder.name, Joins(folder, self.problems))
                 segments = _segments(folder)
                 for segment in segments:
                     if segment not in tails:
                         tails[segment] = _Tail(segment)
-                    records = joining.joined(filling.filled(tails[segment].records(self.problems)))
+                    records = joining.joined(tails[segment].records(self.problems))
                     added += [Event(folder.name, _located(record, folder)) for record in records]
                     if segment != segments[-1]:
                         tails[segment].close()
@@ -157,41 +152,6 @@ def read_segment(path: Path, problems: Problems, advance: Advance) -> Iterator[c
             problems.add(f"{name} is empty: its process died before it wrote the first line")
 
 
-class Statistics:
-    """Joins calls with the statistics of their arguments, which from level 5 on come as a record of their own.
-
-    A call whose statistics never came, because reading them was what did not end, is given as it was.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, schema.Call] = {}
-        self._level = 0
-
-    def joined(self, records: Iterable[codec.Record]) -> Iterator[codec.Record]:
-        """The records, each call only once its statistics have come or it has ended."""
-        held = self._held
-        for record in records:
-            if isinstance(record, schema.Header):
-                self._level = record.level
-            if isinstance(record, schema.Call) and self._level >= STATISTICS_LEVEL:
-                held[record.n] = record
-                continue
-            if isinstance(record, schema.Inputs):
-                if (call := held.pop(record.n, None)) is not None:
-                    call.args, call.kwargs = record.args, record.kwargs
-                    yield call
-                continue
-            if isinstance(record, (schema.Return, schema.Raise, schema.Dump)) and record.n in held:
-                yield held.pop(record.n)
-            yield record
-
-    def rest(self) -> list[codec.Record]:
-        """The calls that are still without, once there are no more records."""
-        calls: list[codec.Record] = [*self._held.values()]
-        self._held.clear()
-        return calls
-
-
 def _decoded(line: bytes, path: Path) -> codec.Record:
     """The record of one line.
 
@@ -211,7 +171,7 @@ def _decoded(line: bytes, path: Path) -> codec.Record:
             ) from None
         raise
     # Cheap for every line; only a line with that many containers can be nested too deep.
-    if sum(line.count(name) for name in _CONTAINERS) > DEEPEST and too_deep(_values(record)):
+    if sum(line.count(name) for name in _CONTAINERS) > DEEPEST and too_deep(values_of(record)):
         raise codec.CodecError("values nested deeper than any recorder describes them")
     return record
 
@@ -229,13 +189,6 @@ def _newer_schema(line: bytes) -> int | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     return found if found > schema.SCHEMA_VERSION else None
-
-
-def _values(record: codec.Record) -> list[schema.Value]:
-    """The values that a record carries."""
-    if isinstance(record, (schema.Call, schema.Inputs)):
-        return [*(record.args or ()), *(record.kwargs or {}).values()]
-    return [record.out] if isinstance(record, schema.Return) else []
 
 
 def _skip_line(file: BinaryIO, advance: Advance) -> bool:
@@ -293,10 +246,3 @@ class _Tail:
 
 def _segments(folder: Path) -> list[Path]:
     return sorted(folder.glob(layout.SEGMENTS))
-
-
-def _size(path: Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

@@ -1,0 +1,232 @@
+"""Statistics without waiting: the device reads a tensor when it gets there, and a reader puts that in its place.
+
+    call 9 described       statistics=[pending: …], token 17
+    the device gets there  entry 17 of the statistics page is complete
+    half of the page used  its entries are appended to statistics.bin in the recording
+
+The page lies in shared memory, so what the device had read is there after a crash too. Nothing here waits,
+except that a process which ends by itself gives its device a second to get done.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+from firstfault.capture import device_stats, progress, stats
+from firstfault.capture.describe import Found, PathKey
+from firstfault.capture.tripwire import Tripwire
+from firstfault.errors import tell
+from firstfault.record import layout, statistics_page
+from firstfault.record.layout import PRIVATE_FILE
+from firstfault.record.statistics_page import ENTRIES, PAGE_BYTES, RESULT_OFFSET, Values
+
+PENDING = "[pending: the device has not got there]"
+FAR_BEHIND = "[skipped: the device is too far behind]"
+NOT_WITHOUT_WAITING = "[skipped: it cannot be read without waiting for the device]"
+SETTLE_SECONDS = 1.0
+_POLL_SECONDS = 0.002
+_HALF = ENTRIES // 2
+_KEPT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+
+class Launch(NamedTuple):
+    """A launch to come; ``first`` is the first of its entries, which lie next to each other."""
+
+    lane: device_stats.Lane
+    place: tuple[int, int]
+    kernel: device_stats.Kernel
+    grid: tuple[int, int]
+    first: int
+
+
+class Side(NamedTuple):
+    """One side of a call: its number, its operator, and which side."""
+
+    call: int
+    op: str
+    side: str
+
+
+class _Watched(NamedTuple):
+    """An entry that the tripwire waits for."""
+
+    slot: int
+    token: int
+    side: Side
+    path: tuple[PathKey, ...]
+    values: Values
+
+
+class DeferredStatistics:
+    """The statistics page of this process."""
+
+    def __init__(self, folder: Path, reader: device_stats.Reader, tripwire: Tripwire | None = None) -> None:
+        """Make the page for the process whose folder in the recording is ``folder``, and register it.
+
+        Raises:
+            MarkersUnavailable: shared memory or the driver refused.
+        """
+        self.path = layout.statistics_page(folder)
+        self._kept = folder.absolute() / layout.STATISTICS
+        self._reader = reader
+        self._tripwire = tripwire
+        self._page = progress.shared_page(self.path, PAGE_BYTES)
+        self._header = statistics_page.header(os.getpid(), time.time_ns(), str(folder.absolute()))
+        self._page[: len(self._header)] = self._header
+        self._view = memoryview(self._page)
+        page = reader.driver.register(device_stats.address_of(self._page), PAGE_BYTES)
+        self._results = page + statistics_page.entry_offset(0) + RESULT_OFFSET
+        asked = mmap.mmap(-1, ENTRIES * device_stats.REQUEST.size)
+        self._asked = memoryview(asked)
+        self._requests_host = device_stats.address_of(asked)
+        self._requests = reader.driver.register(self._requests_host, len(asked))
+        self._arguments = device_stats.Arguments()
+        self._tokens = itertools.count(1)
+        self._cursor = 0
+        self._unkept = [0, 0]  # of each half, how many entries in it are used and not in the recording
+        self._watched: dict[tuple[int, int], deque[_Watched]] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, found: list[Found], side: Side) -> list[Launch]:
+        """Read what lies on the host, and say in the descriptions of the rest that the device has yet to read it.
+
+        Returns:
+            What ``start`` is to enqueue once the call has been written down.
+        """
+        readable = stats.within_reach(found)
+        on_device = []
+        for item in readable:
+            described = item.described
+            if not item.tensor.is_cuda:
+                stats.fill(described, stats.read(item.tensor, contiguous=described.contiguous))
+            else:
+                described.statistics = stats.nothing_to_read(item.tensor, contiguous=described.contiguous)
+                if described.statistics is None:
+                    on_device.append(item)
+        if not on_device:
+            return []
+        place = self._reader.driver.current()
+        wanted: list[tuple[Found, device_stats.Request]] = []
+        for item, request in zip(
+            on_device, self._reader.requests([item.tensor for item in on_device], place[0]), strict=True
+        ):
+            if request is None:
+                item.described.statistics = NOT_WITHOUT_WAITING
+            else:
+                wanted.append((item, request))
+        most = device_stats.MOST_TENSORS
+        launches = [self._launch(wanted[at : at + most], place, side, at) for at in range(0, len(wanted), most)]
+        return [launch for launch in launches if launch is not None]
+
+    def start(self, launches: list[Launch]) -> None:
+        """Enqueue the reading of what was asked for. A dead context takes none: that stays pending, as it is."""
+        for lane, place, kernel, grid, first in launches:
+            requests, results = first * device_stats.REQUEST.size, first * statistics_page.ENTRY_BYTES
+            with self._lock:
+                at = (self._requests + requests, self._requests_host + requests)
+                asked = self._reader.asked(lane, at, grid, place[1])
+                arguments = self._arguments.set(asked, self._results + results, lane.scratch)
+                self._reader.driver.launch(kernel, grid, place[1], arguments)
+
+    def look(self) -> None:
+        """Show the tripwire what the device has read since the last time."""
+        if self._tripwire is None:
+            return
+        with self._lock:
+            for waiting in self._watched.values():
+                self._look(self._tripwire, waiting)
+
+    def close(self) -> None:
+        """Give the device a moment, and leave what it has read in the recording."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        used = [(half * _HALF, half * _HALF + count) for half, count in enumerate(self._unkept)]
+        while not all(statistics_page.complete(self._view, *part) for part in used) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        self.look()
+        for half in sorted((0, 1), key=self._first_token):
+            self._keep(half)
+        self.path.unlink(missing_ok=True)
+
+    def _launch(
+        self, wanted: list[tuple[Found, device_stats.Request]], place: tuple[int, int], side: Side, index: int
+    ) -> Launch | None:
+        """One launch, for at most as many tensors as one takes; ``index`` is that of the first."""
+        requests = [request for _, request in wanted]
+        lane = self._reader.lane(place)
+        kernel = self._reader.kernel(place[0], requests)
+        with self._lock:
+            first = self._slots(len(wanted)) if lane is not None else None
+            if lane is None or first is None:
+                for item, _ in wanted:
+                    item.described.statistics = FAR_BEHIND if lane is not None else NOT_WITHOUT_WAITING
+                return None
+            for slot, (item, request) in enumerate(wanted, first):
+                token = next(self._tokens)
+                values = request[1].values
+                statistics_page.write_entry(self._view, slot, token, side.call, side.side, index + slot - first, values)
+                device_stats.pack(self._asked, slot * device_stats.REQUEST.size, request, token)
+                item.described.statistics, item.described.token = PENDING, token
+                if self._tripwire is not None:
+                    watched = _Watched(slot, token, side, item.path, values)
+                    self._watched.setdefault(place, deque()).append(watched)
+        return Launch(lane, place, kernel, device_stats.grid_of(requests), first)
+
+    def _slots(self, count: int) -> int | None:
+        """The first of ``count`` entries next to each other in one half; None while the next half is not complete."""
+        half, used = divmod(self._cursor, _HALF)
+        if used + count > _HALF or (used == 0 and self._unkept[half]):
+            half = half if used == 0 else 1 - half
+            self._cursor = half * _HALF
+            if self._unkept[half]:
+                if not statistics_page.complete(self._view, self._cursor, self._cursor + self._unkept[half]):
+                    return None
+                if self._tripwire is not None:
+                    for waiting in self._watched.values():
+                        self._look(self._tripwire, waiting)
+                self._keep(half)
+        first = self._cursor
+        self._unkept[half] = first + count - half * _HALF
+        self._cursor = (first + count) % ENTRIES
+        return first
+
+    def _first_token(self, half: int) -> int:
+        return statistics_page.entry_token(self._view, half * _HALF)
+
+    def _keep(self, half: int) -> None:
+        """Append the entries of half of the page to the file in the recording."""
+        count, self._unkept[half] = self._unkept[half], 0
+        try:
+            if count:
+                self._append(half, count)
+        except OSError as error:
+            tell(f"cannot write to {self._kept} ({error.strerror}); {count} statistics are lost")
+
+    def _append(self, half: int, count: int) -> None:
+        fd = os.open(self._kept, _KEPT_FLAGS, PRIVATE_FILE)
+        try:
+            begin = statistics_page.entry_offset(half * _HALF)
+            entries = self._page[begin : begin + count * statistics_page.ENTRY_BYTES]
+            size = os.fstat(fd).st_size
+            data = entries if size else self._header.ljust(statistics_page.HEADER_BYTES, b"\0") + entries
+            if os.write(fd, data) < len(data):  # a disk that is full: what follows must not be out of step
+                os.ftruncate(fd, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+
+    def _look(self, tripwire: Tripwire, waiting: deque[_Watched]) -> None:
+        while waiting:
+            slot, token, (call, op, side), path, values = waiting[0]
+            at = statistics_page.entry_offset(slot) + RESULT_OFFSET
+            if statistics_page.read_token(self._view, at) != token:
+                return
+            waiting.popleft()
+            tripwire.see(call, op, side, path, statistics_page.read_result(self._view, at, values).nan_count)

@@ -1,0 +1,41 @@
+"""Stops the program once a call gave NaN for inputs without any: ``FIRSTFAULT_STOP_ON_NAN=1``.
+
+It is told of every tensor with NaN, of which statistics may come long after the call; the program is stopped at
+the next boundary. Only here does recording raise on purpose.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from firstfault.capture.describe import PathKey
+from firstfault.errors import NanFound
+from firstfault.record.statistics_page import INPUTS
+
+MOST_CALLS = 16384
+"""Calls with NaN among their inputs that are remembered, until their results are known."""
+
+
+class Tripwire:
+    """What is known of NaN in this process."""
+
+    def __init__(self) -> None:
+        self._excused: OrderedDict[int, None] = OrderedDict()
+        self._found: NanFound | None = None
+
+    def see(self, call: int, op: str, side: str, path: tuple[PathKey, ...], nan_count: int | None) -> None:
+        """Take note of one tensor; those of the inputs of a call come before those of its result."""
+        if not nan_count:
+            return
+        if side == INPUTS:
+            self._excused[call] = None
+            if len(self._excused) > MOST_CALLS:
+                self._excused.popitem(last=False)
+        elif call not in self._excused and self._found is None:
+            tensor = "return" + "".join(f"[{key!r}]" for key in path)
+            self._found = NanFound(op, call, tensor, nan_count)
+
+    def found(self) -> NanFound | None:
+        """The first NaN that none of a call's inputs explains, once; None where there was none."""
+        found, self._found = self._found, None
+        return found
