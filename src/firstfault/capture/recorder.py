@@ -191,7 +191,8 @@ class Recorder:
         if self._deferred is not None and self._pid == os.getpid():
             self._deferred.close()
             self._deferred = None
-        if self.tripwire is not None and (found := self.tripwire.found()) is not None:
+        found = self.tripwire.found() if self.tripwire is not None and self._pid == os.getpid() else None
+        if found is not None:
             guard.tell(f"{found}, after the last boundary")
         if self._record is not None and self._pid == os.getpid():
             self._record.end(schema.End(time.time_ns(), self._begun))
