@@ -264,3 +264,16 @@ class TestEnvironment:
     def test_level_that_there_is_not(self, level: int) -> None:
         with pytest.raises(SettingError, match=rf"^--level {level} is not a log level; accepted: 0 \(off\), 1"):
             session.check_level(level)
+
+
+class TestStopOnNan:
+    def test_the_command_is_told(self, tmp_path: Path) -> None:
+        environ = session.environment({}, tmp_path, level=5, modules=False, stop_on_nan=True)
+        assert environ["FIRSTFAULT_STOP_ON_NAN"] == "1"
+        assert "FIRSTFAULT_STOP_ON_NAN" not in session.environment({}, tmp_path, level=5, modules=False)
+
+    @pytest.mark.parametrize("level", [0, 1, 3])
+    def test_it_needs_statistics(self, level: int) -> None:
+        session.check_level(5, stop_on_nan=True)
+        with pytest.raises(UsageError, match=f"--stop-on-nan needs statistics: choose --level 5 or 10, not {level}"):
+            session.check_level(level, stop_on_nan=True)
