@@ -182,7 +182,7 @@ def _device_us(function: Callable[[], object], repeats: int) -> float:
     import torch
 
     function()
-    times = []
+    times: list[float] = []
     for _ in range(repeats):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(1_000_000)

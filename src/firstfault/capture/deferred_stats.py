@@ -73,7 +73,9 @@ class DeferredStatistics:
 
         Raises:
             MarkersUnavailable: shared memory or the driver refused.
+            Unavailable: there is no kernel for this device.
         """
+        reader.kernel(reader.driver.current()[0], ())
         self.path = layout.statistics_page(folder)
         self._kept = folder.absolute() / layout.STATISTICS
         self._reader = reader
@@ -160,13 +162,18 @@ class DeferredStatistics:
     ) -> Launch | None:
         """One launch, for at most as many tensors as one takes; ``index`` is that of the first."""
         requests = [request for _, request in wanted]
-        lane = self._reader.lane(place)
-        kernel = self._reader.kernel(place[0], requests)
+        try:
+            lane = self._reader.lane(place)
+            kernel = self._reader.kernel(place[0], requests)
+        except (device_stats.Unavailable, progress.MarkersUnavailable):
+            lane = None
+        if lane is None:
+            _leave(wanted, NOT_WITHOUT_WAITING)
+            return None
         with self._lock:
-            first = self._slots(len(wanted)) if lane is not None else None
-            if lane is None or first is None:
-                for item, _ in wanted:
-                    item.described.statistics = FAR_BEHIND if lane is not None else NOT_WITHOUT_WAITING
+            first = self._slots(len(wanted))
+            if first is None:
+                _leave(wanted, FAR_BEHIND)
                 return None
             for slot, (item, request) in enumerate(wanted, first):
                 token = next(self._tokens)
@@ -230,3 +237,9 @@ class DeferredStatistics:
                 return
             waiting.popleft()
             tripwire.see(call, op, side, path, statistics_page.read_result(self._view, at, values).nan_count)
+
+
+def _leave(wanted: list[tuple[Found, device_stats.Request]], reason: str) -> None:
+    """Say why tensors are not read."""
+    for item, _ in wanted:
+        item.described.statistics = reason

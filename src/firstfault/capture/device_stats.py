@@ -305,7 +305,7 @@ class Reader:
 
     def kernel(self, device: int, requests: Sequence[Request]) -> Kernel:
         """The kernel on a device for the types that are asked for, and all that were before."""
-        groups = self._groups
+        groups = self._groups or GROUPS[0]
         for _, plan in requests:
             if not groups >> plan.kind & 1:
                 groups |= next(group for group in GROUPS if group >> plan.kind & 1)

@@ -50,8 +50,8 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[[Any], Any], str]] = {
     "an argument is changed": (
         "5",
         stats,
-        "fill",
-        lambda real: lambda described, tensor: tensor.neg_(),
+        "read",
+        lambda real: lambda tensor, *, contiguous: (tensor.neg_(), real(tensor, contiguous=contiguous))[1],
         "the result differs",
     ),
     "an error is swallowed": (

@@ -320,3 +320,20 @@ class TestEnvironment:
         assert (Path(first) / "sitecustomize.py").is_file()
         assert changed["PYTHONPATH"] == first + behind
         assert settings.parse(changed).modules
+
+
+class TestStopOnNan:
+    def chosen(self, level: int, **options: bool) -> settings.Settings:
+        return session.chosen({}, level=level, folder=None, **options)
+
+    def test_the_command_is_told(self, tmp_path: Path) -> None:
+        environ = session.environment({}, tmp_path, self.chosen(5, stop_on_nan=True))
+        assert environ["FIRSTFAULT_STOP_ON_NAN"] == "1"
+        assert "FIRSTFAULT_STOP_ON_NAN" not in session.environment({}, tmp_path, self.chosen(5))
+
+    @pytest.mark.parametrize("level", [0, 1, 3])
+    def test_it_needs_statistics(self, level: int) -> None:
+        with pytest.raises(
+            SettingError, match=f"stopping on NaN needs statistics: choose --level 5 or 10, not {level}"
+        ):
+            self.chosen(level, stop_on_nan=True)
