@@ -29,14 +29,15 @@ RESULTS = ROOT / "bench" / "results" / "decode_loop.md"
 BLACK_BOX = "firstfault, black box and markers"
 TOOLS: dict[str, dict[str, str]] = {
     BLACK_BOX: {"FIRSTFAULT_MODE": "blackbox"},
-    "firstfault, level 1": {"FIRSTFAULT_LOGLEVEL": "1"},
     "SGLang, level 1": {"SGLANG_KERNEL_API_LOGLEVEL": "1"},
-    "SGLang, level 3": {"SGLANG_KERNEL_API_LOGLEVEL": "3"},
     "FlashInfer, level 1": {"FLASHINFER_LOGLEVEL": "1"},
+    "SGLang, level 3": {"SGLANG_KERNEL_API_LOGLEVEL": "3"},
     "FlashInfer, level 3": {"FLASHINFER_LOGLEVEL": "3"},
+    "firstfault, level 1": {"FIRSTFAULT_LOGLEVEL": "1"},
 }
 IN_GRAPHS = (BLACK_BOX, "SGLang, level 1")
 """Tools whose cost is measured of captured steps too, where the host runs no boundary."""
+DEVICE = "cuda"
 ROUNDS = 4
 TOKENS = 24
 GRAPH_TOKENS = 200
@@ -49,14 +50,13 @@ def main() -> None:
         child(arguments.child, arguments.mode)
         return
     parts_line = shown(measured(BLACK_BOX, "parts"))
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for tool in TOOLS:
         in_graphs = measured(tool, "graph") if tool in IN_GRAPHS else ""
         rows.append((tool, measured(tool, "eager"), in_graphs))
         shown(" | ".join(rows[-1]))
-    page = document(rows, parts_line)
-    print(page)
-    RESULTS.write_text(page)
+        RESULTS.write_text(document(rows, parts_line))
+    print(RESULTS.read_text())
 
 
 def shown(line: str) -> str:
@@ -144,7 +144,7 @@ def eager(model: Any, switch: Switch) -> Callable[[bool], float]:
     def run(on: bool) -> float:
         switch(on)
         with torch.inference_mode():
-            out = model(torch.arange(16, device="cuda")[None], use_cache=True)
+            out = model(torch.arange(16, device=DEVICE)[None], use_cache=True)
             torch.cuda.synchronize()
             begun = time.perf_counter()
             for _ in range(TOKENS):
@@ -164,8 +164,8 @@ def graph(model: Any, switch: Switch) -> Callable[[bool], float]:
     def captured(on: bool) -> torch.cuda.CUDAGraph:
         switch(on)
         cache = StaticCache(config=model.config, max_cache_len=256)
-        token = torch.zeros(1, 1, dtype=torch.long, device="cuda")
-        position = torch.zeros(1, dtype=torch.long, device="cuda")
+        token = torch.zeros(1, 1, dtype=torch.long, device=DEVICE)
+        position = torch.zeros(1, dtype=torch.long, device=DEVICE)
 
         def step() -> None:
             out = model(
@@ -258,7 +258,7 @@ def _model() -> Any:
         vocab_size=151936,
         tie_word_embeddings=True,
     )
-    with torch.device("cuda"):
+    with torch.device(DEVICE):
         model: Any = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
     return model.to(torch.bfloat16).eval()
 
