@@ -1,7 +1,7 @@
 """Cost of statistics on the GPU: of one tensor, and of a call at level 5, next to SGLang's and FlashInfer's loggers.
 
-    python bench/statistics.py            measures for two minutes, and writes results/statistics.md
-    python bench/statistics.py --quick    prints only
+    python bench/device_statistics.py            measures for two minutes, and writes results/device_statistics.md
+    python bench/device_statistics.py --quick    prints only
 
 Needs an NVIDIA GPU. Only the logging modules of the two are loaded (see ``peers``).
 """
@@ -200,7 +200,7 @@ def document(calls: dict[str, list[tuple[float, float]]], tensors: Tensors, know
         "# Cost of statistics on the GPU",
         "Times are medians, in µs of the host's clock, from an idle device to an idle device; bandwidth is by the\n"
         "device's own clock. The loggers of SGLang and FlashInfer are their released ones. This page is the record of\n"
-        "one run of `bench/statistics.py`.",
+        "one run of `bench/device_statistics.py`.",
         "\n".join(f"- {name}: {fact}" for name, fact in known.items()),
         "## Goals",
         _goals(calls, tensors),
@@ -278,7 +278,7 @@ def facts(begun: float) -> dict[str, str]:
     versions = [f"Python {platform.python_version()}", *(f"{name} {_version(name)}" for name in ("torch", "triton"))]
     return {
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(begun)),
-        "command": " ".join(["python", "bench/statistics.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "bench/device_statistics.py", *sys.argv[1:]]),
         "machine": f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "versions": ", ".join([*versions, *(f"{peer.distribution} {peer.version}" for peer in peers.PEERS.values())]),
     }
