@@ -30,7 +30,7 @@ from typing import Any  # noqa: E402
 from bench import overhead, peers, tables  # noqa: E402
 from bench.probe import GPU_RMS_NORM, Probe  # noqa: E402
 
-RESULTS = ROOT / "bench" / "results" / "statistics.md"
+RESULTS = ROOT / "bench" / "results" / "device_statistics.md"
 SIZES = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26, "1 GiB": 2**30}
 COUNTS = (1, 3, 10, 30)
 COPY_SHARE_GOAL = 0.80
