@@ -21,15 +21,16 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from firstfault.record.layout import PRIVATE_FILE
+
+StrPath: TypeAlias = "str | os.PathLike[str]"
 
 LARGEST = 2**31
 """Bytes of tensors up to which the archive needs no 64-bit zip fields."""
@@ -61,7 +62,7 @@ def fits(storages: list[torch.Tensor]) -> bool:
     return len(storages) <= MOST_STORAGES and sum(map(len, storages)) < LARGEST
 
 
-def write(path: Path, views: tuple[View, ...], storages: list[torch.Tensor], attachments: dict[str, bytes]) -> int:
+def write(path: StrPath, views: tuple[View, ...], storages: list[torch.Tensor], attachments: dict[str, bytes]) -> int:
     """Save tensors to a new file, and return its size in bytes.
 
     Args:
@@ -78,10 +79,10 @@ def write(path: Path, views: tuple[View, ...], storages: list[torch.Tensor], att
     entries += [(f"data/{index}", _bytes_of(storage)) for index, storage in enumerate(storages)]
     entries.append(("version", memoryview(b"3\n")))
     entries += [(name, memoryview(data)) for name, data in attachments.items()]
-    return _write_all(path, _zip(path.stem, entries))
+    return _write_all(path, _zip(os.path.splitext(os.path.basename(path))[0], entries))
 
 
-def write_any(path: Path, values: dict[str, torch.Tensor], attachments: dict[str, bytes]) -> int:
+def write_any(path: StrPath, values: dict[str, torch.Tensor], attachments: dict[str, bytes]) -> int:
     """The same by ``torch.save``, for tensors that are not plain and for archives that do not fit."""
     with _new(path) as fd, os.fdopen(fd, "w+b", closefd=False) as file:
         torch.save(values, file)
@@ -89,7 +90,7 @@ def write_any(path: Path, values: dict[str, torch.Tensor], attachments: dict[str
             folder = appended.namelist()[0].split("/")[0]
             for name, data in attachments.items():
                 appended.writestr(f"{folder}/{name}", data)
-    return path.stat().st_size
+    return os.stat(path).st_size
 
 
 def tensors(views: tuple[View, ...], storages: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -188,7 +189,7 @@ def _frame(
     return heads, records, end
 
 
-def _write_all(path: Path, pieces: list[bytes | memoryview]) -> int:
+def _write_all(path: StrPath, pieces: list[bytes | memoryview]) -> int:
     with _new(path) as fd:
         left = [memoryview(piece) for piece in pieces if len(piece)]
         while left:
@@ -201,13 +202,14 @@ def _write_all(path: Path, pieces: list[bytes | memoryview]) -> int:
 
 
 @contextmanager
-def _new(path: Path) -> Iterator[int]:
+def _new(path: StrPath) -> Iterator[int]:
     """A new file, readable by its owner alone, that does not stay when writing it fails."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         yield fd
     except BaseException:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.unlink(path)
         raise
     finally:
         os.close(fd)

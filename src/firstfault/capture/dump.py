@@ -53,10 +53,11 @@ class Dumper:
 
     def __init__(self, folder: Path, settings: Settings, pid: int) -> None:
         self._folder = folder
+        self._within = f"{folder}{os.sep}"  # joined as text: paths as objects take 20 µs each where the code is cold
         self._settings = settings
         self._pid = pid
         self._calls: dict[str, int] = {}
-        self._complete: deque[tuple[Path, int]] = deque()
+        self._complete: deque[tuple[str, int]] = deque()
         self._kept_bytes = 0
         self._spare, self._looked = 0, 0.0
         self._counting = threading.Lock()
@@ -82,7 +83,7 @@ class Dumper:
             index = self._calls[call.op] = self._calls.get(call.op, 0) + 1
         now = time.time()
         stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(now)) + f"_{int(now * 1000) % 1000:03d}"
-        folder = self._folder / layout.dump_name(stamp, self._pid, call.op, index)
+        folder = self._within + layout.dump_name(stamp, self._pid, call.op, index)
         os.mkdir(folder, layout.PRIVATE_FOLDER)
         try:
             return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
@@ -115,7 +116,7 @@ class Dumper:
         if self._spare < 0:
             raise Skipped(f"{nbytes} bytes of tensors would leave less than {keep_free} bytes of disk free")
 
-    def complete(self, folder: Path, nbytes: int) -> None:
+    def complete(self, folder: str, nbytes: int) -> None:
         """Count a dump as complete, and drop the oldest ones beyond the budget."""
         with self._counting:
             self._complete.append((folder, nbytes))
@@ -150,7 +151,7 @@ class OpenDump:
     def __init__(
         self,
         dumper: Dumper,
-        folder: Path,
+        folder: str,
         call: schema.Call,
         stamp: str,
         pid: int,
@@ -164,7 +165,7 @@ class OpenDump:
         self._metadata_fd = -1
         self._inputs = snapshot.take(planned)
         state = _random_state({item.tensor.device for item in keyed.values() if item.tensor.is_cuda})
-        self.nbytes = _write(folder / layout.INPUTS, self._inputs, state)
+        self.nbytes = _write(f"{folder}/{layout.INPUTS}", self._inputs, state)
         keys = self._inputs.keys
         self._metadata: dict[str, Any] = {
             "function_name": call.op,
@@ -232,7 +233,7 @@ class OpenDump:
         if planned.ranges or planned.others:
             self._dumper.check(planned.nbytes, held=self.nbytes)
             outputs = snapshot.take(planned)
-            self.nbytes += _write(self.folder / layout.OUTPUTS, outputs, {})
+            self.nbytes += _write(f"{self.folder}/{layout.OUTPUTS}", outputs, {})
             self._metadata["output_tensor_keys"] = [key for key in outputs.keys if key in results]
             self._metadata["mutated_tensor_keys"] = [key for key in outputs.keys if key not in results]
             self._metadata["tensor_paths"] |= {key: item.path for key, item in results.items()}
@@ -261,15 +262,15 @@ class OpenDump:
         in_place = len(data) == PAGE and self._metadata_fd >= 0 and os.fstat(self._metadata_fd).st_size == PAGE
         if in_place and os.pwrite(self._metadata_fd, data, 0) == PAGE:
             return
-        fd = _put(self.folder / layout.METADATA, data)
+        fd = _put(f"{self.folder}/{layout.METADATA}", data)
         if self._metadata_fd >= 0:
             os.close(self._metadata_fd)
         self._metadata_fd = fd
 
 
-def _put(path: Path, data: bytes) -> int:
+def _put(path: str, data: bytes) -> int:
     """Write ``data`` under another name and rename it to ``path``; return its descriptor, open for writing."""
-    unfinished = path.with_suffix(".unfinished")
+    unfinished = f"{path.removesuffix('.json')}.unfinished"
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.PRIVATE_FILE)
     try:
         view = memoryview(data)
@@ -278,7 +279,8 @@ def _put(path: Path, data: bytes) -> int:
         os.replace(unfinished, path)
     except BaseException:
         os.close(fd)
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.unlink(unfinished)
         raise
     return fd
 
@@ -289,7 +291,7 @@ def _is_relaid(item: Found) -> bool:
     return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) != (before.ptr, before.shape, before.stride)
 
 
-def _write(path: Path, taken: snapshot.Snapshot, state: dict[str, bytes]) -> int:
+def _write(path: str, taken: snapshot.Snapshot, state: dict[str, bytes]) -> int:
     attachments = {f"random_state/{name}": data for name, data in state.items()}
     if not taken.others and archive.fits(taken.storages):
         return archive.write(path, taken.views, taken.storages, attachments)

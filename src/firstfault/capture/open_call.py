@@ -104,7 +104,7 @@ class OpenCall:
         except Exception as error:
             recorder.dumped(self.n, "outputs", skipped=why_not_dumped(error))
             return []
-        recorder.dumped(self.n, "outputs", str(opened.folder), opened.nbytes - before)
+        recorder.dumped(self.n, "outputs", opened.folder, opened.nbytes - before)
         return changed
 
     def _fail_dump(self, recorder: Recorder, opened: dump.OpenDump, error: BaseException) -> None:

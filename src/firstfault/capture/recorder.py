@@ -192,7 +192,7 @@ class Recorder:
         except Exception as error:
             self.dumped(record.n, "inputs", skipped=open_call.why_not_dumped(error))
             return None
-        self.dumped(record.n, "inputs", str(opened.folder), opened.nbytes)
+        self.dumped(record.n, "inputs", opened.folder, opened.nbytes)
         return opened
 
 

@@ -19,10 +19,10 @@ from firstfault.record.plain import plain_number
 from firstfault.record.statistics_page import Statistics
 from firstfault.record.text_log import CAPTURE_SKIP
 
-_READY = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_READY = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32) | {torch.float64: torch.float64}
+"""Types that torch can reduce, and the one that it sums them in."""
 _READY_INTEGER = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
-_SUMMED_IN = {torch.float64: torch.float64}
 _WIDENED_INTEGER = {torch.bool: torch.uint8, torch.uint16: torch.int32, torch.uint32: torch.int64}
 _FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 _FLOAT4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -77,11 +77,18 @@ def read_all(tensors: Sequence[torch.Tensor], contiguous: Sequence[bool]) -> lis
         contiguous: whether each of them is.
     """
     reader = device_stats.reader() if any(tensor.is_cuda for tensor in tensors) else None
-    found = [None] * len(tensors) if reader is None else _read_on_device(reader, tensors, contiguous)
+    if reader is None:
+        return read_each(tensors, contiguous)
+    found = _read_on_device(reader, tensors, contiguous)
     return [
         read(tensor, contiguous=each) if statistics is None else statistics
         for tensor, each, statistics in zip(tensors, contiguous, found, strict=True)
     ]
+
+
+def read_each(tensors: Sequence[torch.Tensor], contiguous: Sequence[bool]) -> list[Statistics | str]:
+    """The same, of tensors that torch reads one by one."""
+    return [read(tensor, contiguous=each) for tensor, each in zip(tensors, contiguous, strict=True)]
 
 
 def _read_on_device(
@@ -135,8 +142,8 @@ def _without_repeats(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def _read(tensor: torch.Tensor, times: int) -> Statistics | str:
     dtype = tensor.dtype
-    if dtype in _READY:
-        return _floating(tensor, times)
+    if (summed_in := _READY.get(dtype)) is not None:
+        return _floating(tensor, times, summed_in)
     if dtype in _READY_INTEGER:
         return _integer(tensor)
     if dtype in _WIDENED_INTEGER:
@@ -154,13 +161,12 @@ def _read(tensor: torch.Tensor, times: int) -> Statistics | str:
     return f"[skipped: torch has no arithmetic for {dtype}]"
 
 
-def _floating(values: torch.Tensor, times: int) -> Statistics:
+def _floating(values: torch.Tensor, times: int, summed_in: torch.dtype = torch.float32) -> Statistics:
     lowest, highest = values.aminmax()
     low, high = lowest.item(), highest.item()
     # What torch's mean is made of; by itself it takes 5 µs more.
-    total = values.sum(dtype=_SUMMED_IN.get(values.dtype, torch.float32)).item()
-    mean = total / values.numel()
-    if math.isfinite(low) and math.isfinite(high) and math.isfinite(mean):
+    mean = values.sum(dtype=summed_in).item() / values.numel()
+    if math.isfinite(low + high + mean):
         return Statistics(low, high, mean, 0, 0)
     nan_count = inf_count = 0
     if math.isnan(low):
@@ -206,10 +212,11 @@ def _complex(tensor: torch.Tensor, times: int) -> Statistics:
     """Statistics of the magnitudes, where a value with a NaN in either part has none."""
     wide = tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor
     nan, infinite = torch.isnan(wide), torch.isinf(wide)
-    magnitudes = _floating(wide.abs().masked_fill(nan, math.nan), times)
+    summed_in = torch.float64 if wide.dtype == torch.complex128 else torch.float32
+    magnitudes = _floating(wide.abs().masked_fill(nan, math.nan), times, summed_in)
     infinite_count = int(infinite.sum().item())
     if magnitudes.max == "inf" and not infinite_count:  # the magnitude is beyond the type, its parts are not
-        magnitudes = _floating(wide.to(torch.complex128).abs().masked_fill(nan, math.nan), times)
+        magnitudes = _floating(wide.to(torch.complex128).abs().masked_fill(nan, math.nan), times, torch.float64)
     return magnitudes._replace(nan_count=int(nan.sum().item()) * times, inf_count=infinite_count * times)
 
 

@@ -35,13 +35,14 @@ class Template:
                 item.described.statistics = None
         self._paths = [item.path for item in found]
         self._contiguous = [item.described.contiguous for item in found]
-        self._gaps = list(zip(parts[0::2], parts[1::2], strict=True))
+        self._lines, self._after = parts[0::2], parts[1::2]
+        self._read = stats.read_each if not any(item.tensor.is_cuda for item in found) else stats.read_all
 
     def filled(self, tensors: tuple[torch.Tensor, ...]) -> str:
         """The text for tensors that look like those it was made of, in the same order; this reads their values."""
         text = self._start
-        found = stats.read_all(tensors, self._contiguous)
-        for statistics, (line, after) in zip(found, self._gaps, strict=True):
+        found = self._read(tensors, self._contiguous)
+        for line, statistics, after in zip(self._lines, found, self._after, strict=True):
             text += text_log.statistics(line, statistics) + after
         return text
 

@@ -577,7 +577,7 @@ def test_metadata_is_whole_however_long_it_grows_or_shrinks(tmp_path: Path, size
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     opened = dump.OpenDump.__new__(dump.OpenDump)
-    opened.folder = folder
+    opened.folder = str(folder)
     opened._metadata_fd = -1
     for size in sizes:
         opened._metadata = {"notes": "é" * size, "n": size}
