@@ -21,8 +21,8 @@ import torch
 
 from firstfault import settings
 from firstfault.capture import recorder
-from firstfault.capture.describe import plain_text
 from firstfault.errors import tell
+from firstfault.record.plain import plain_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 

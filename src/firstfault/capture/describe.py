@@ -27,6 +27,7 @@ from torch.fx import Proxy
 
 from firstfault.capture import guard
 from firstfault.record import schema
+from firstfault.record.plain import plain_text
 from firstfault.record.text_log import CAPTURE_SKIP
 
 MAX_ITEMS = 64
@@ -156,13 +157,6 @@ def describe(value: Any, walk: Walk) -> schema.Value:
         return _other(value, walk) if describer is None else describer(value, walk)
     except Exception as error:  # raised by the object's own methods, or another thread is changing the container
         return schema.Opaque(class_name(value), why=f"describing it raised {class_name(error)}")
-
-
-def plain_text(text: str) -> str:
-    """``text`` as an exact ``str`` without lone surrogates, which UTF-8 cannot carry."""
-    if type(text) is not str:
-        text = str.__str__(text)
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _integer(value: int, walk: Walk) -> schema.Value:

@@ -29,9 +29,10 @@ import msgspec
 import torch
 
 from firstfault.capture import archive, snapshot
-from firstfault.capture.describe import Found, PathKey, class_name, plain_text
+from firstfault.capture.describe import Found, PathKey, class_name
 from firstfault.capture.guard import message_of
 from firstfault.record import layout, schema
+from firstfault.record.plain import plain_text
 from firstfault.settings import Settings
 
 PAGE = 4096

@@ -29,6 +29,7 @@ from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of
 from firstfault.capture.values import Values
 from firstfault.record import schema
+from firstfault.record.plain import plain_text
 from firstfault.record.sinks.ring import Ring
 from firstfault.record.statistics_page import INPUTS
 from firstfault.settings import Level, Settings
@@ -135,7 +136,7 @@ class Recorder:
 
     def dumped(self, n: int, side: str, path: str = "", nbytes: int = 0, skipped: str | None = None) -> None:
         """Write where one side of a call was saved, or why it was not."""
-        record = schema.Dump(n, side, describe.plain_text(path), nbytes, skipped)
+        record = schema.Dump(n, side, plain_text(path), nbytes, skipped)
         for writer in self.writers:
             writer.dumped(record)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import CodeType, FrameType
 
-from firstfault.capture.describe import plain_text
+from firstfault.record.plain import plain_text
 
 _PASSED_OVER = ("torch/nn/modules/module.py", "torch/_ops.py", "firstfault/capture/targets/nn_module.py")
 """Torch's own frames, and ours, between a module or an operator and who called it."""

@@ -12,7 +12,9 @@ from firstfault.record import schema
 
 
 def plain_text(text: str) -> str:
-    """``text`` without lone surrogates, which UTF-8, and so every record and report, cannot carry."""
+    """``text`` as an exact ``str`` without lone surrogates, which UTF-8, and so every record, cannot carry."""
+    if type(text) is not str:
+        text = str.__str__(text)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from firstfault.capture import recorder
-from firstfault.capture.describe import plain_text
+from firstfault.record.plain import plain_text
 
 REQUIRES = "torch"
 TARGET = "nn_module"
