@@ -174,6 +174,7 @@ def graph(model: Any, switch: Switch) -> Callable[[bool], float]:
             token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
 
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side), torch.no_grad():
             for _ in range(3):
                 step()
