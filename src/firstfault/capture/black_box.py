@@ -22,7 +22,7 @@ import torch
 
 from firstfault.capture import describe, guard
 from firstfault.capture.open_call import OpenCall, Thread
-from firstfault.capture.repeats import Repeats
+from firstfault.capture.repeats import Repeats, tells_all
 from firstfault.capture.sites import site_of
 from firstfault.record import schema
 from firstfault.record.sinks.ring import Ring
@@ -37,7 +37,6 @@ _Looks: TypeAlias = "tuple[tuple[str, ...], tuple[Any, ...], tuple[str, ...]]"
 _FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
 _TUPLE = ("",)
 _encode = msgspec.json.Encoder().encode
-_data_ptr = torch.Tensor.data_ptr
 
 
 class _Known:
@@ -102,7 +101,7 @@ class BlackBox:
     ) -> bool:
         """Write a record by the number of what it looks like, if this segment describes that and has room."""
         record.layout = known.number
-        record.ptrs = list(map(_data_ptr, tensors))
+        record.ptrs = describe.addresses(tensors)
         if self._ring.append(_encode(record) + b"\n", known.segment):
             return True
         record.ptrs = None
@@ -121,12 +120,12 @@ class BlackBox:
         if known is None:
             self._writer.line(_encode(record) + b"\n")
             return
-        record.layout, known.segment = known.number, 0
-        if self._writer.line(_encode(record) + b"\n"):
-            known.segment = self._ring.index
+        record.layout, segment = known.number, self._ring.index
+        written = self._writer.line(_encode(record) + b"\n")
+        known.segment = segment if written and segment == self._ring.index else 0  # else it may be in either
 
     def _new(self, repeats: Repeats[_Known], looks: _Looks, walk: describe.Walk) -> _Known | None:
-        if any(item.unreachable is not None for item in walk.found):
+        if any(item.unreachable is not None for item in walk.found) or not tells_all(looks[1], walk.found):
             return None
         known = _Known(next(self._numbers))
         return known if repeats.keep(*looks, known) else None

@@ -15,7 +15,6 @@ import gc
 import inspect
 import math
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
@@ -67,10 +66,11 @@ class Found:
     whole: bool = False
 
 
-Watched: TypeAlias = "tuple[tuple[PathKey, ...], weakref.ref[torch.Tensor], int | None]"
-"""A tensor that a call may change in place: path, tensor, and torch's in-place counter before it, if kept.
+Watched: TypeAlias = "tuple[tuple[PathKey, ...], int, int | None]"
+"""A tensor that a call may change in place: path, ``id``, and torch's in-place counter before it, if kept.
 
-Held weakly: a call may free its arguments, and count on their memory.
+It is neither held, for a call may free its arguments and count on their memory, nor referred to weakly, for
+``torch.utils.swap_tensors`` then refuses it: it is looked up again among the arguments.
 """
 
 
@@ -81,25 +81,45 @@ def version(tensor: torch.Tensor) -> int | None:
 
 def watched(found: list[Found]) -> list[Watched]:
     """What tells later which of the tensors that a walk met were written to."""
-    return [(item.path, weakref.ref(item.given), item.described.version) for item in found]
+    return [(item.path, id(item.given), item.described.version) for item in found]
 
 
 def watch(paths: list[tuple[PathKey, ...]], tensors: tuple[torch.Tensor, ...]) -> list[Watched]:
     """The same, of tensors that look like those of an earlier walk."""
-    return [(path, weakref.ref(tensor), version(tensor)) for path, tensor in zip(paths, tensors, strict=True)]
+    return [(path, id(tensor), version(tensor)) for path, tensor in zip(paths, tensors, strict=True)]
 
 
-def changed(watched: list[Watched], declared: Collection[int | str]) -> list[tuple[PathKey, ...]]:
+def changed(
+    watched: list[Watched], declared: Collection[int | str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[PathKey, ...]]:
     """Paths of the arguments that a call is declared to write to, or was seen to by torch's in-place counter."""
     return [
         path
-        for path, reference, before in watched
-        if (declared and path[0] in declared) or (before is not None and _was_written_to(reference(), before))
+        for path, number, before in watched
+        if (declared and path[0] in declared)
+        or (before is not None and _was_written_to(_at(path, args, kwargs), number, before))
     ]
 
 
-def _was_written_to(tensor: torch.Tensor | None, before: int) -> bool:
-    return tensor is not None and _version(tensor) != before
+def _was_written_to(tensor: Any, number: int, before: int) -> bool:
+    return id(tensor) == number and isinstance(tensor, torch.Tensor) and _version(tensor) != before
+
+
+def _at(path: tuple[PathKey, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What lies at a path among the arguments now, if that can be told without code of the program's."""
+    first, *rest = path
+    value: Any = args[first] if isinstance(first, int) else kwargs.get(first)
+    for key in rest:
+        kind = type(value)
+        if kind in (list, tuple) and isinstance(key, int):
+            value = value[key] if key < len(value) else None
+        elif kind is dict:
+            value = value.get(key)
+        elif hasattr(kind, "__dataclass_fields__"):
+            value = inspect.getattr_static(value, str(key), None)
+        else:
+            return None
+    return value
 
 
 class Walk:

@@ -327,10 +327,14 @@ class Reader:
             grid = grid_of(requests)
             arguments = lane.arguments
             arguments.set(self.asked(lane, (lane.requests, lane.host), grid, stream), lane.results, lane.scratch)
-            if not self.driver.launch(kernel, grid, stream, arguments):
-                return [None] * len(requests)  # torch's own error says why
-            if not _arrived(view, token, len(requests)) and not self.driver.wait(stream):
-                return [None] * len(requests)
+            try:
+                if not self.driver.launch(kernel, grid, stream, arguments):
+                    return [None] * len(requests)  # torch's own error says why
+                if not _arrived(view, token, len(requests)) and not self.driver.wait(stream):
+                    return [None] * len(requests)
+            except BaseException:  # an interrupt: the kernel may be yet to read what would be asked next
+                self._lanes[place] = None
+                raise
             return [_result(view, index, token, plan.values) for index, (_, plan) in enumerate(requests)]
 
     def asked(self, lane: Lane, requests: tuple[int, int], grid: tuple[int, int], stream: int) -> int:

@@ -29,10 +29,13 @@ class Thread:
 class OpenCall:
     """A call that has begun and not ended."""
 
-    __slots__ = ("_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "watched")
+    __slots__ = ("_given", "_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "watched")
 
-    def __init__(self, recorder: Recorder, n: int, op: str, thread: Thread) -> None:
+    def __init__(
+        self, recorder: Recorder, n: int, op: str, thread: Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         self._recorder = recorder
+        self._given = (args, kwargs)  # which the boundary's own frame holds as well
         self._thread = thread
         self.n = n
         self.op = op
@@ -88,7 +91,7 @@ class OpenCall:
         walk = describe.Walk(dump=self.dump is not None)
         record.described = True
         record.out = describe.describe(result, walk)
-        changed = describe.changed(self.watched, self.mutates)
+        changed = describe.changed(self.watched, self.mutates, *self._given)
         if recorder.values is not None:
             recorder.values.read(walk.found, self.n, self.op, OUTPUTS)
         if self.dump is not None:

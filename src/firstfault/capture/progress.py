@@ -240,6 +240,10 @@ class Markers:
         return progress.header(os.getpid(), self._started, str(self._folder), self._taken, namespace)
 
 
+_registered: list[mmap.mmap] = []
+"""Never unmapped: what the driver knows as a device's memory must stay so, for it may still write there."""
+
+
 def shared_page(path: Path, size: int) -> mmap.mmap:
     """A new page of shared memory that its owner alone may look at.
 
@@ -250,7 +254,9 @@ def shared_page(path: Path, size: int) -> mmap.mmap:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             os.posix_fallocate(fd, 0, size)  # a hole filled later could fail, with a signal
-            return mmap.mmap(fd, size)
+            page = mmap.mmap(fd, size)
+            _registered.append(page)
+            return page
         finally:
             os.close(fd)
     except OSError as error:

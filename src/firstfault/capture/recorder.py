@@ -28,6 +28,7 @@ from firstfault.capture.black_box import BlackBox
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of
 from firstfault.capture.values import Values
+from firstfault.errors import NanFound
 from firstfault.record import schema
 from firstfault.record.plain import plain_text
 from firstfault.record.sinks.ring import Ring
@@ -76,6 +77,7 @@ class Recorder:
         self._folder = folder
         self.markers: progress.Markers | None = None
         self._wants_markers = folder is not None
+        self._opening_markers = threading.Lock()
         self._in_graphs = chosen.in_graphs
         self.values: Values | None = None
         if chosen.level >= Level.STATISTICS:
@@ -92,7 +94,7 @@ class Recorder:
         record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
         if self._record is not None:
             record.site = site_of(sys._getframe(_FRAMES_TO_BOUNDARY).f_back)
-        call = OpenCall(self, n, op, thread)
+        call = OpenCall(self, n, op, thread, args, kwargs)
         markers = self.markers or self.open_markers()
         if markers is not None:
             call.markers = markers
@@ -117,6 +119,10 @@ class Recorder:
         """The marker page, once the program uses CUDA; one note where it cannot be had."""
         if not self._wants_markers or not torch.cuda.is_initialized():
             return None
+        with self._opening_markers:
+            return self.markers or self._try_markers()
+
+    def _try_markers(self) -> progress.Markers | None:
         try:
             assert self._folder is not None
             self.markers = progress.open_markers(self._folder, in_graphs=self._in_graphs)
@@ -172,6 +178,8 @@ class Recorder:
             for writer in self.writers:
                 writer.call(record)
             return
+        if walk.cut:
+            self.values.excuse(record.n)
         with self.values.left_to_device(walk.found, record.n, record.op) as is_left:
             for writer in self.writers:
                 writer.call(record) if is_left else writer.begun(record)
@@ -214,17 +222,17 @@ def begin(
     thread = recorder.threads.current
     if thread.busy:  # recording itself, or a signal handler or ``__del__`` in the middle of it
         return None
-    if recorder.values is not None:
-        recorder.values.stop_on_nan()
     thread.busy = True
     depth = len(thread.calls)
     try:
+        if recorder.values is not None:
+            recorder.values.stop_on_nan()
         if recorder.short is not None:
             return recorder.short.begin(thread, op, target, args, kwargs, graph)
         return recorder.begin(thread, op, target, args, kwargs, graph)
     except BaseException as error:
         del thread.calls[depth:]
-        if not isinstance(error, Exception):  # an interrupt, which is the program's
+        if isinstance(error, NanFound) or not isinstance(error, Exception):  # asked for, or the program's interrupt
             raise
         guard.internal_error("recording a call", error)
         return None
@@ -234,11 +242,16 @@ def begin(
 
 def note(code: str, message: str) -> None:
     """Write a note into the recording of this process."""
+    recorder = _current or _recorder()
+    if recorder is None or (thread := recorder.threads.current).busy:
+        return
+    thread.busy = True
     try:
-        if (recorder := _current or _recorder()) is not None:
-            recorder.note(code, message)
+        recorder.note(code, message)
     except Exception as error:
         guard.internal_error("writing a note", error)
+    finally:
+        thread.busy = False
 
 
 _current: Recorder | None = None

@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 
+from firstfault.capture.describe import Found
+
 _Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 """None in a torch without them: every call is then described anew."""
 
@@ -25,6 +27,9 @@ _function_modes = torch._C._is_torch_function_mode_enabled
 
 MOST_LAYOUTS = 8
 """Layouts that are kept of one operator: a decode step has few; the least recently seen goes first."""
+
+MOST_FRUITLESS = 16
+"""Layouts kept of an operator with no call like one of them; of those after that one in so many is still kept."""
 
 MOST_VALUES = 64
 LONGEST_STRING = 200
@@ -68,6 +73,7 @@ class Repeats(Generic[Text]):
         """``objects`` tells whether one that cannot be compared may be written as it was when it was first seen."""
         self._objects = objects
         self._layouts: dict[Hashable, list[_Layout[Text]]] = {}
+        self._fruitless: dict[Hashable, int] = {}
 
     def find(
         self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...]
@@ -96,6 +102,8 @@ class Repeats(Generic[Text]):
             if layout.looks_the_same(*tensors) and layout.values == layout.others(flat):
                 if layout is not layouts[0]:  # a new list: another thread may be going through the old one
                     self._layouts[op] = [layout, *(other for other in layouts if other is not layout)]
+                if op in self._fruitless:
+                    del self._fruitless[op]
                 return layout.text, layout.tensors(flat) if again else tensors
         return None
 
@@ -108,6 +116,9 @@ class Repeats(Generic[Text]):
         others = [index for index, value in enumerate(flat) if type(value) not in _PLAIN]
         compared = tuple(map(self._compared, _picker(others)(flat)))
         if _NOT_COMPARED in compared or not all(_has_strides(flat[index]) for index in tensors):
+            return False
+        self._fruitless[op] = fruitless = self._fruitless.get(op, 0) + 1
+        if fruitless > MOST_FRUITLESS and fruitless % MOST_FRUITLESS:
             return False
         # Torch's guards take no tensor twice, as attention is given one for query, key and value.
         first = {id(flat[index]): index for index in reversed(tensors)}
@@ -128,7 +139,7 @@ class Repeats(Generic[Text]):
             return value
         if kind is float and value == value and value != 0:  # NaN equals nothing; 0.0 equals -0.0, printed otherwise
             return value
-        if self._objects and kind not in _SCALARS:
+        if self._objects and not issubclass(kind, _VALUES):
             with suppress(TypeError):  # not one that can be referred to weakly
                 return _Same(weakref.ref(value))
         return _NOT_COMPARED
@@ -150,8 +161,14 @@ class _Same:
 
 
 _NOT_COMPARED = object()
-_SCALARS = frozenset((str, float, complex, bytes, dict, set, frozenset, *_CONTAINERS))
-"""Values that say nothing by being the same object."""
+_VALUES = (str, float, complex, bytes, dict, set, frozenset, list, tuple, torch.Tensor)
+"""What says nothing by being the same object, or must not be referred to weakly: ``swap_tensors`` refuses those."""
+
+
+def tells_all(values: tuple[Any, ...], found: list[Found]) -> bool:
+    """Whether the tensors that a walk over ``values`` met are those that a layout picks, in the same order."""
+    picked = [value for value in _flat(values)[0] if type(value) in _PLAIN]
+    return len(picked) == len(found) and all(item.given is value for item, value in zip(found, picked, strict=True))
 
 
 def _flat(values: tuple[Any, ...]) -> tuple[Sequence[Any], tuple[Any, ...]]:

@@ -6,7 +6,12 @@ from types import CodeType, FrameType
 
 from firstfault.record.plain import plain_text
 
-_PASSED_OVER = ("torch/nn/modules/module.py", "torch/_ops.py", "firstfault/capture/targets/nn_module.py")
+_PASSED_OVER = (
+    "torch/nn/modules/module.py",
+    "torch/_ops.py",
+    "firstfault/capture/graphs.py",
+    "firstfault/capture/targets/nn_module.py",
+)
 """Torch's own frames, and ours, between a module or an operator and who called it."""
 
 _MOST = 4096

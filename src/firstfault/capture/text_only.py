@@ -106,7 +106,7 @@ class WithLayouts:
                 arguments = _encoded(text_log.inputs(schema.Inputs(0, *described)))
                 self._inputs.keep(op, values, names, arguments)
         self.text.opening(op, thread.tid, arguments)
-        return DescribedCall(self, thread, op, len(args), names)
+        return DescribedCall(self, thread, op, args, kwargs)
 
     def returned(self, call: DescribedCall, result: Any) -> None:
         """Write a result."""
@@ -136,7 +136,7 @@ class WithValues:
         text, tid = self.text, thread.tid
         text.opening(op, tid)
         values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
-        call = DescribedCall(self, thread, op, len(args), names)
+        call = DescribedCall(self, thread, op, args, kwargs)
         found = self._inputs.find(op, values, names)
         with guard.reading():
             if found is not None and not stats.out_of_reach():
@@ -156,7 +156,7 @@ class WithValues:
         values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
         found = self._outputs.find(call.op, values, names)
         with guard.reading():
-            changed = describe.changed(call.watched, call.mutates)
+            changed = describe.changed(call.watched, call.mutates, *call.given)
             if found is not None and not stats.out_of_reach():
                 output = found[0].filled(found[1])
             else:
@@ -171,19 +171,23 @@ class DescribedCall(TextCall):
 
     Attributes:
         thread: the one that it is made in.
+        given: its arguments, which the boundary's own frame holds as well.
         watched: the tensors that it may change in place; not at level 3, where nothing watches for that.
     """
 
-    __slots__ = ("_names", "_positional", "_writes", "thread", "watched")
+    __slots__ = ("_writes", "given", "thread", "watched")
 
     def __init__(
-        self, writes: WithLayouts | WithValues, thread: Thread, op: str, positional: int, names: Names
+        self,
+        writes: WithLayouts | WithValues,
+        thread: Thread,
+        op: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
-        """``positional`` is how many arguments it was given by position; ``names`` are those of the others."""
         self._writes = writes
         self._text = writes.text
-        self._positional = positional
-        self._names = names
+        self.given = (args, kwargs)
         self.op = op
         self.mutates = ()
         self.thread = thread
@@ -191,7 +195,9 @@ class DescribedCall(TextCall):
 
     def declared(self) -> list[str]:
         """The arguments that it is declared to write to."""
-        return [describe.label((where,)) for where in (*range(self._positional), *self._names) if where in self.mutates]
+        return [
+            describe.label((where,)) for where in (*range(len(self.given[0])), *self.given[1]) if where in self.mutates
+        ]
 
     def returned(self, result: Any) -> None:
         """Write the result."""

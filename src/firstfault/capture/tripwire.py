@@ -28,12 +28,16 @@ class Tripwire:
         if not nan_count:
             return
         if side == INPUTS:
-            self._excused[call] = None
-            if len(self._excused) > MOST_CALLS:
-                self._excused.popitem(last=False)
+            self.excuse(call)
         elif call not in self._excused and self._found is None:
             tensor = "return" + "".join(f"[{key!r}]" for key in path)
             self._found = NanFound(op, call, tensor, nan_count)
+
+    def excuse(self, call: int) -> None:
+        """Take no NaN of a call's results for its own: its inputs had some, or not all of them could be read."""
+        self._excused[call] = None
+        if len(self._excused) > MOST_CALLS:
+            self._excused.popitem(last=False)
 
     def found(self) -> NanFound | None:
         """The first NaN that none of a call's inputs explains, once; None where there was none."""

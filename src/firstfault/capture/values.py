@@ -36,8 +36,15 @@ class Values:
         else:
             deferred.start(deferred.ask(found, deferred_stats.Side(n, op, side)))
         if self._tripwire is not None:
+            if side == INPUTS and any(map(_is_unread, found)):
+                self.excuse(n)
             for item in found:
                 self._tripwire.see(n, op, side, item.path, item.described.nan_count)
+
+    def excuse(self, n: int) -> None:
+        """Take no NaN of a call's results for its own: not all of its inputs are known."""
+        if self._tripwire is not None:
+            self._tripwire.excuse(n)
 
     @contextmanager
     def left_to_device(self, found: list[Found], n: int, op: str) -> Iterator[bool]:
@@ -50,6 +57,8 @@ class Values:
             yield False
             return
         launches = deferred.ask(found, deferred_stats.Side(n, op, INPUTS))
+        if any(map(_is_unread, found)):
+            self.excuse(n)
         try:
             yield True
         finally:
@@ -93,3 +102,8 @@ class Values:
         except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
             self._note("statistics", f"statistics are read at once: {reason}")
         return self._deferred
+
+
+def _is_unread(item: Found) -> bool:
+    """Whether nothing is known of a tensor's values, and nothing will be."""
+    return item.described.statistics not in (None, stats.EMPTY, deferred_stats.PENDING)

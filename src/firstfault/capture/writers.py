@@ -287,7 +287,7 @@ def _own_folder(recording: Path) -> Path:
     """
     make_private(recording)
     while True:
-        folder = layout.process_folder(recording, host_name(), os.getpid())
+        folder = layout.process_folder(recording.absolute(), host_name(), os.getpid())
         with suppress(FileExistsError):
             os.mkdir(folder, layout.PRIVATE_FOLDER)
             return folder

@@ -57,7 +57,8 @@ class Inside:
     Attributes:
         graph: the graph's number.
         replays: how often it had been replayed, this time included; the host may have enqueued more.
-        reach: ``IN_CALL`` of a captured call, or ``UNRECORDED`` for what was captured between such.
+        reach: ``IN_CALL`` of a captured call, ``UNRECORDED`` for what was captured between such, or
+            ``CANNOT_TELL`` where the record no longer has the call.
         call: the captured call; where it was between calls the one before that, 0 for none.
     """
 
@@ -89,9 +90,12 @@ def _with_graph(position: Position, graphs: dict[int, progress.Slot], order: Ord
     if slot is None:
         return position
     markers = list(order.graphs.get(graph, ()))
-    reach, call = Reach.UNRECORDED, 0
-    if slot.reached and (found := _last_like(markers, slot.reached)) is not None:
+    if not slot.reached:
+        reach, call = Reach.UNRECORDED, 0
+    elif (found := _last_like(markers, slot.reached)) is not None:
         reach, call = _between(markers, found, order.ended)
+    else:  # it was captured before what the record still has
+        reach, call = Reach.CANNOT_TELL, slot.reached >> 1
     ahead = sum(n > position.call and other == graph for n, other in order.replays.items())
     return replace(position, inside=Inside(graph, slot.enqueued - ahead, reach, call))
 
@@ -165,6 +169,8 @@ def inside_sentence(inside: Inside, op_of: Callable[[int], str]) -> str:
     """Where in a CUDA graph the device stands, in words."""
     graph = f"graph {inside.graph}, replayed {inside.replays} times"
     call = f"{op_of(inside.call)} (call {inside.call})"
+    if inside.reach is Reach.CANNOT_TELL:
+        return f"{graph}, where it got to call {inside.call}, which the record no longer has"
     if inside.reach is Reach.IN_CALL:
         return f"{graph}, where it began {call} and did not complete it"
     return f"{graph}, where it is in unrecorded work {f'after {call}' if inside.call else 'before the first call'}"

@@ -291,6 +291,9 @@ def _blame_captured(
     if inside.reach is device.Reach.IN_CALL and captured is not None:
         call = f"{captured.op} (call {captured.n}), captured into {where},"
         return Verdict.CULPRIT, captured, f"{call} began on the device and did not complete; {host}."
+    if inside.reach is device.Reach.CANNOT_TELL:
+        text = f"The device failed in {where}, at captured call {inside.call}, which the record no longer has; {host}."
+        return Verdict.CULPRIT, replay, text
     after = f"after {captured.op} (call {captured.n})" if captured is not None else "before its first call"
     text = f"The device failed in unrecorded work {after} of {where}; {host}."
     return Verdict.CULPRIT, captured or replay, text

@@ -27,12 +27,20 @@ def is_running(folder: Path, header: schema.Header) -> bool | None:
         return None
     process = Path(f"/proc/{header.pid}")
     try:
-        segments = [segment.stat() for segment in folder.glob(layout.SEGMENTS)]
+        segments = [found for segment in folder.glob(layout.SEGMENTS) if (found := _stat(segment)) is not None]
         return any(_leads_to(descriptor, segments) for descriptor in (process / "fd").iterdir())
     except (FileNotFoundError, ProcessLookupError):
         return False
     except OSError:  # of another user, as is what a process that nobody has waited for leaves behind
         return False if _is_zombie(process) else None
+
+
+def _stat(segment: Path) -> os.stat_result | None:
+    """What a segment is; None where a ring has just dropped it."""
+    try:
+        return segment.stat()
+    except FileNotFoundError:
+        return None
 
 
 def run_is_gone(session: Mapping[str, object]) -> bool | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -59,9 +60,16 @@ def keep(page: bytes, folder: Path) -> None:
     Raises:
         OSError: the system refused it.
     """
-    fd = os.open(folder / layout.PROGRESS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    path = folder / layout.PROGRESS
+    unfinished = path.with_suffix(".unfinished")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
-        os.write(fd, page)
+        if os.write(fd, page) < len(page):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
     finally:
         os.close(fd)
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.capture import boundary
+from firstfault.capture import boundary, repeats
 from firstfault.read.formats.recording import Recording as Read
 from firstfault.record import layout, schema
 from firstfault.record.sinks.ring import SEGMENTS
@@ -157,3 +157,55 @@ def test_the_same_operator_at_another_place_is_told_apart(record: Record) -> Non
         call(x)
     sites = [call.site for call in calls(found)]
     assert sites[0] == sites[2] != sites[1] == sites[3]
+
+
+class Weight(torch.nn.Parameter):
+    """As vLLM has them."""
+
+
+@pytest.mark.parametrize("chosen", [{"ring_bytes": RING}, {}], ids=["black box", "all"])
+def test_tensors_may_still_be_swapped(record: Record, chosen: dict[str, Any]) -> None:
+    record(3, text_dest=None, **chosen)
+    weight = Weight(torch.ones(2))
+    call = boundary.wrap(lambda x: torch.utils.swap_tensors(x, torch.nn.Parameter(torch.zeros(2))), "pkg.op")
+    for _ in range(2):
+        call(weight)
+        assert weight.tolist() == [0.0, 0.0]
+    torch.utils.swap_tensors(weight, torch.nn.Parameter(torch.ones(2)))
+
+
+def test_each_tensor_keeps_its_own_address(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda weight, x, more: None, "pkg.op")
+    weight = Weight(torch.ones(3))
+    for _ in range(3):
+        x, y = torch.ones(2), torch.ones(2)
+        call(weight, x, {"y": y})
+    last = calls(found)[-1]
+    assert last.args is not None
+    assert [value.ptr for value in last.args[:2]] == [weight.data_ptr(), x.data_ptr()]  # type: ignore[union-attr]
+
+
+def test_a_lazy_copy_stays_one(record: Record) -> None:
+    record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda x: None, "pkg.op")
+    for _ in range(3):
+        copy = torch._lazy_clone(torch.ones(3))
+        call(copy)
+        assert torch._C._is_cow_tensor(copy)  # type: ignore[attr-defined]
+
+
+def test_what_never_repeats_is_not_kept_each_time(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda position: None, "pkg.op")
+    kept: list[int] = []
+    real = repeats._guard
+
+    def counted(tensors: tuple[torch.Tensor, ...]) -> Any:
+        kept.append(1)
+        return real(tensors)
+
+    monkeypatch.setattr(repeats, "_guard", counted)
+    for position in range(200):
+        call(position)
+    assert len(kept) < 60  # of inputs; the result, always None, is kept once

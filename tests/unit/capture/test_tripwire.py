@@ -94,3 +94,10 @@ def test_statistics_may_come_late_and_the_calls_remembered_are_bounded(monkeypat
 
 def test_at_level_0_the_function_itself_is_given_back() -> None:
     assert debug_kernel_api(log_of) is log_of
+
+
+def test_a_call_whose_inputs_are_not_all_known_is_excused() -> None:
+    tripwire = Tripwire()
+    tripwire.excuse(7)
+    tripwire.see(7, "op", "outputs", (), 3)
+    assert tripwire.found() is None

@@ -153,7 +153,7 @@ CAPTURED: list[Marked] = [
         (progress.begin_marker(3), Reach.IN_CALL, 3),
         (progress.end_marker(3), Reach.IN_CALL, 2),
         (progress.end_marker(2), Reach.UNRECORDED, 2),
-        (progress.begin_marker(77), Reach.UNRECORDED, 0),
+        (progress.begin_marker(77), Reach.CANNOT_TELL, 77),
     ],
 )
 def test_where_in_a_graph_a_replay_died(reached: int, reach: Reach, call: int) -> None:

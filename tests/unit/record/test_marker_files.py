@@ -80,3 +80,16 @@ def test_what_others_put_into_shared_memory_is_not_read(memory: Path, folder: Pa
     marker_files.collect()
     assert path.is_symlink()
     assert list(marker_files.living()) == []
+
+
+def test_a_page_that_does_not_fit_the_disk_stays_where_it_is(
+    memory: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(memory, folder, dead_pid())
+    real = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda fd, data: real(fd, data[:100]))
+        with pytest.raises(OSError, match="No space left"):
+            marker_files.collect()
+    assert path.exists()
+    assert list(folder.iterdir()) == []

@@ -5,6 +5,7 @@ recording/vm-4242/progress.bin
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from firstfault.errors import UnreadableInput
@@ -16,10 +17,8 @@ def find(folder: Path) -> progress.Page | None:
     """The page of the process whose folder in a recording is ``folder``; None where it left none."""
     kept = folder / layout.PROGRESS
     if is_regular(kept):
-        try:
+        with suppress(UnreadableInput, progress.NotAPage):
             return progress.parse(read_end(kept, progress.PAGE_BYTES))
-        except (UnreadableInput, progress.NotAPage):
-            return None
     return marker_files.read(layout.marker_page(folder))
 
 

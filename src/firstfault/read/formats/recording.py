@@ -69,11 +69,18 @@ class Recording:
                 segments = _segments(folder)
                 for segment in segments:
                     if segment not in tails:
-                        tails[segment] = _Tail(segment)
+                        try:
+                            tails[segment] = _Tail(segment)
+                        except UnreadableInput:  # a ring has just dropped it
+                            if exists(segment):
+                                raise
+                            continue
                     records = joining.joined(tails[segment].records(self.problems))
                     added += [Event(folder.name, _located(record, folder)) for record in records]
                     if segment != segments[-1]:
                         tails[segment].close()
+            for gone in [segment for segment in tails if not exists(segment)]:
+                tails.pop(gone).close()
             yield added
 
     def session(self) -> dict[str, object]:
@@ -136,7 +143,7 @@ def read_segment(path: Path, problems: Problems, advance: Advance) -> Iterator[c
         while line := file.readline(LONGEST_LINE):
             number += 1
             advance(len(line))
-            line = line.rstrip(b"\0")  # what a ring's process did not come to use
+            line = line.partition(b"\0")[0]  # what a ring's process did not come to use, or was just about to write
             if not line:
                 break
             whole = line.endswith(b"\n") or _skip_line(file, advance)
@@ -219,7 +226,7 @@ class _Tail:
         """The records added since the last time."""
         while self._file is not None and (added := self._file.readline(LONGEST_LINE)):
             if b"\0" in added:  # not written yet, in a ring: to be read anew the next time
-                written = added.rstrip(b"\0")
+                written = added.partition(b"\0")[0]
                 self._reopen(self._file.tell() - len(added) + len(written))
                 added = written
             self._rest += added

@@ -84,6 +84,8 @@ def collect(recording: Path) -> None:
         kept = folder / layout.STATISTICS
         kept.touch(PRIVATE_FILE)
         with kept.open("ab") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.truncate(size - (size - HEADER_BYTES) % ENTRY_BYTES if size > HEADER_BYTES else 0)  # it may be torn
             data = path.read_bytes()
             file.write(_in_order(data) if os.fstat(file.fileno()).st_size else data[:HEADER_BYTES] + _in_order(data))
         path.unlink()

@@ -6,15 +6,14 @@ The kernel has the bytes when ``write`` returns, so whatever then kills the proc
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER
+from firstfault.record.sinks.descriptors import HIGH, close_own, identity, is_own, raised
 
 _LONGEST_LINE = 2**20
-_HIGH = 512
 
 
 def make_private(folder: Path) -> None:
@@ -29,11 +28,6 @@ def make_private(folder: Path) -> None:
             os.mkdir(folder, PRIVATE_FOLDER)
 
 
-def _identity(fd: int) -> tuple[int, int]:
-    found = os.fstat(fd)
-    return found.st_dev, found.st_ino
-
-
 class AppendFile:
     """An append-only file, readable by its owner alone, that several processes may share."""
 
@@ -44,7 +38,7 @@ class AppendFile:
             OSError: it cannot be opened for appending.
         """
         make_private(path.parent)
-        self.path = path
+        self.path = path.absolute()  # the program may change its folder
         self.is_new = True
         """Whether it was made here, and not by another process that writes to it as well."""
         try:
@@ -62,6 +56,8 @@ class AppendFile:
         """
         if self._torn:
             data = b"\n" + data
+        if self._fd < HIGH and not is_own(self._fd, self._file):
+            self._open()
         try:
             written = os.write(self._fd, data)
         except OSError as error:
@@ -97,20 +93,13 @@ class AppendFile:
 
     def close(self) -> None:
         """Give the descriptor back, if it is still this file's."""
-        with suppress(OSError):
-            if _identity(self._fd) == self._file:
-                os.close(self._fd)
+        close_own(self._fd, self._file)
 
     def _open(self, how: int = 0) -> None:
         """Open the file on a high descriptor: a program that closes all of them will reuse the low ones."""
-        low = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | how, PRIVATE_FILE)
-        try:
-            self._fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH)
-        except OSError:  # above the limit of this process
-            self._fd = low
-        else:
-            os.close(low)
-        self._file = _identity(self._fd)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | how
+        self._fd = raised(os.open(self.path, flags, PRIVATE_FILE))
+        self._file = identity(self._fd)
 
     def _rest(self, data: bytes) -> None:
         """A short write: the disk is filling up, or the data is beyond what one call takes (2 GiB)."""

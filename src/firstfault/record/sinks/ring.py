@@ -8,7 +8,6 @@ follows the last record in a segment that its process could not close is zeros.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 from collections import deque
@@ -17,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from firstfault.record import layout
-from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER
+from firstfault.record.layout import PRIVATE_FOLDER
+from firstfault.record.sinks.mapping import Mapping
 
 SEGMENTS = 8
 """Segments that are kept, the one that is written to included."""
@@ -41,7 +41,7 @@ class Ring:
         self._kept: deque[Path] = deque()
         self._pid = os.getpid()
         self._writing = threading.Lock()
-        self._map: mmap.mmap | None = None
+        self._map: Mapping | None = None
         self._end = 0
         self._begin()
 
@@ -52,7 +52,7 @@ class Ring:
             end = begin + len(data)
             if segment != self.index or end > self._size or self._map is None:
                 return False
-            self._map[begin:end] = data
+            self._map.view[begin:end] = data
             self._end = end
         return True
 
@@ -60,10 +60,12 @@ class Ring:
         """Append ``data``; it is never split over two segments.
 
         Raises:
-            OSError: it is larger than a segment, or the next segment cannot be made.
+            OSError: it is larger than a segment, the next segment cannot be made, or the ring is closed.
         """
         while not self.append(data, self.index):
             with self._writing:
+                if self._map is None:
+                    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
                 if self._end + len(data) > self._size:  # no other thread has just begun the next one
                     self._begin()
                     if self._end + len(data) > self._size:
@@ -81,47 +83,37 @@ class Ring:
             OSError: there is no room even so.
         """
         with self._writing:
-            assert self._map is not None
-            cut = self._map.rfind(b"\n", 0, max(0, min(self._end, self._size - len(data)))) + 1
+            if self._map is None:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            view = self._map.view
+            written = bytes(view[: self._end])
+            cut = written.rfind(b"\n", 0, max(0, min(self._end, self._size - len(data)))) + 1
             if cut == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            lost = self._map[cut : self._end].count(b"\n")
-            self._map[cut : self._end] = bytes(self._end - cut)
-            self._map[cut : cut + len(data)] = data
+            lost = written.count(b"\n", cut)
+            view[cut : self._end] = bytes(self._end - cut)
+            view[cut : cut + len(data)] = data
             self._end = cut + len(data)
         return lost
 
     def close(self) -> None:
         """Unmap the segment; its own process also cuts off what was not used of it."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        mapped, self._map = self._map, None
+        if mapped is not None:
+            mapped.close()
             if os.getpid() == self._pid:
                 with suppress(OSError):
                     os.truncate(self._kept[-1], self._end)
 
     def _begin(self) -> None:
         """Open the next segment; the last one stays in use should that fail."""
+        header = self._header(self.index + 1)
         while len(self._kept) >= SEGMENTS:
             self._kept.popleft().unlink(missing_ok=True)
         path = layout.segment(self.folder, self.index + 1)
-        following = _mapped(path, self._size)
+        following = Mapping(path, self._size)
+        following.view[: len(header)] = header
         self.close()
-        header = self._header(self.index + 1)
-        following[: len(header)] = header
         self._map, self._end = following, len(header)
         self._kept.append(path)
         self.index += 1
-
-
-def _mapped(path: Path, size: int) -> mmap.mmap:
-    """A new file of zeros, mapped; its blocks are taken at once, for a hole that cannot be filled is a SIGBUS."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        os.posix_fallocate(fd, 0, size)
-        return mmap.mmap(fd, size)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)

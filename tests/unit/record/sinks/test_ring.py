@@ -152,3 +152,27 @@ def test_threads_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         thread.join()
     sink.close()
     assert sum(content.count(LINE) for content in contents(tmp_path)) == 24_000
+
+
+def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path: Path) -> None:
+    """``mmap.mmap`` would hold a low number, and close it when the segment rolls."""
+    sink = ring(tmp_path)
+    assert sink._map is not None
+    os.close(sink._map._fd)
+    mine = [os.open(tmp_path / f"mine{index}", os.O_RDWR | os.O_CREAT) for index in range(5)]
+    os.dup2(mine[0], sink._map._fd)
+    sink.write(b"x" * (SIZE - 100) + b"\n")
+    sink.write(b"y" * 200 + b"\n")
+    for fd in mine:
+        os.fstat(fd)
+        os.close(fd)
+    sink.close()
+    assert [content.count(b"\n") for content in contents(tmp_path)] == [2, 2]
+
+
+def test_a_ring_that_is_closed_says_so(tmp_path: Path) -> None:
+    sink = ring(tmp_path)
+    sink.close()
+    for use in (sink.write, sink.write_last):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            use(LINE)
