@@ -5,6 +5,7 @@ recording/
     stderr.tail                  the end of what it wrote to stderr
     <host>-<pid>/
         calls.0001.jsonl         one record a line, header first
+        statistics.bin           what the device read by itself, with FIRSTFAULT_STATS=async
         progress.bin             the marker page, once the process is gone
         dumps/<dump>/            inputs.pt, outputs.pt, metadata.json
 """

@@ -20,7 +20,7 @@ _NAMES = "firstfault-*"
 
 def read(path: Path) -> progress.Page | None:
     """The page in a file of this user's, or None where there is none: anyone may put files into shared memory."""
-    data = _bytes(path)
+    data = own_bytes(path, progress.PAGE_BYTES)
     try:
         return progress.parse(data) if data else None
     except progress.NotAPage:
@@ -50,7 +50,7 @@ def collect() -> None:
             continue
         folder = Path(page.folder)
         if folder.is_dir():
-            keep(_bytes(path), folder)
+            keep(own_bytes(path, progress.PAGE_BYTES), folder)
         path.unlink(missing_ok=True)
 
 
@@ -87,13 +87,14 @@ def pid_namespace() -> int:
         return 0
 
 
-def _bytes(path: Path) -> bytes:
+def own_bytes(path: Path, most: int) -> bytes:
+    """The first ``most`` bytes of a regular file of this user's, that is no link; nothing where there is none."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(fd)
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
-                return os.read(fd, progress.PAGE_BYTES)
+                return os.read(fd, most)
         finally:
             os.close(fd)
     return b""

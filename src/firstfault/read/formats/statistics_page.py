@@ -14,6 +14,7 @@ from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
 from firstfault.record import layout, statistics_page
 from firstfault.record.layout import PRIVATE_FILE
+from firstfault.record.marker_files import own_bytes
 from firstfault.record.statistics_page import ENTRY_BYTES, HEADER_BYTES, Entry, Statistics
 
 _CHUNK = 4096 * ENTRY_BYTES
@@ -86,7 +87,7 @@ def collect(recording: Path) -> None:
         with kept.open("ab") as file:
             size = os.fstat(file.fileno()).st_size
             file.truncate(size - (size - HEADER_BYTES) % ENTRY_BYTES if size > HEADER_BYTES else 0)  # it may be torn
-            data = path.read_bytes()
+            data = own_bytes(path, statistics_page.PAGE_BYTES)
             file.write(_in_order(data) if os.fstat(file.fileno()).st_size else data[:HEADER_BYTES] + _in_order(data))
         path.unlink()
 
@@ -109,10 +110,8 @@ def _opened(path: Path) -> BinaryIO | None:
 
 
 def _parsed(path: Path) -> statistics_page.Page | None:
+    data = own_bytes(path, statistics_page.PAGE_BYTES)
     try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            return statistics_page.parse(file.read(statistics_page.PAGE_BYTES))
-    except (OSError, statistics_page.NotAPage):
+        return statistics_page.parse(data) if data else None
+    except statistics_page.NotAPage:
         return None
