@@ -13,30 +13,25 @@ and does not watch for what a call changes in place without saying so.
 from __future__ import annotations
 
 import itertools
-import sys
+from collections.abc import Hashable
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 import torch
 
 from firstfault.capture import describe, guard
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.repeats import Repeats, tells_all
-from firstfault.capture.sites import site_of
-from firstfault.record import schema
+from firstfault.capture.sites import site_of_caller
+from firstfault.record import codec, schema
 from firstfault.record.sinks.ring import Ring
 
 if TYPE_CHECKING:
     from firstfault.capture.recorder import Recorder
     from firstfault.capture.writers import RecordWriter
 
-_Looks: TypeAlias = "tuple[tuple[str, ...], tuple[Any, ...], tuple[str, ...]]"
-"""What tells the looks of a call apart: operator and place, values, and the names of those by keyword."""
-
-_FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
-_TUPLE = ("",)
-_encode = msgspec.json.Encoder().encode
+_Looks: TypeAlias = "tuple[Hashable, tuple[Any, ...], dict[str, Any]]"
+"""What tells the looks of a call apart: operator and place, and the values by position and by keyword."""
 
 
 class _Known:
@@ -66,35 +61,32 @@ class BlackBox:
         """Write that a call begins."""
         recorder, calls = self.recorder, thread.calls
         call = BlackBoxCall(self, recorder.next_number(), op, thread)
-        where = (op, target, site_of(sys._getframe(_FRAMES_TO_BOUNDARY).f_back))
+        where = (op, target, site_of_caller())
         record = schema.Call(call.n, time_ns(), "", "boundary", calls[-1].n if calls else 0, thread.tid)
         markers = recorder.markers or recorder.open_markers()
         if markers is not None:
             call.markers = markers
             record.device, record.stream, record.graph = markers.place(graph)
         calls.append(call)
-        values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
-        found = self._inputs.find(where, values, names)
+        found = self._inputs.find(where, args, kwargs)
         if found is None or not self._write_short(record, *found):
             record.op, record.target, record.site = where
             walk = describe.Walk()
             with guard.unseen():
                 record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
-                self._write_whole(record, self._inputs, found and found[0], (where, values, names), walk)
+                self._write_whole(record, self._inputs, found and found[0], (where, args, kwargs), walk)
         if markers is not None:
             markers.begin(record)
         return call
 
     def returned(self, call: BlackBoxCall, record: schema.Return, result: Any) -> None:
         """Write that a call came back with ``result``."""
-        values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
-        where = (call.op,)
-        found = self._outputs.find(where, values, names)
+        found = self._outputs.find(call.op, (result,), {})
         if found is None or not self._write_short(record, *found):
             walk = describe.Walk()
             with guard.unseen():
                 record.described, record.out = True, describe.describe(result, walk)
-                self._write_whole(record, self._outputs, found and found[0], (where, values, names), walk)
+                self._write_whole(record, self._outputs, found and found[0], (call.op, (result,), {}), walk)
 
     def _write_short(
         self, record: schema.Call | schema.Return, known: _Known, tensors: tuple[torch.Tensor, ...]
@@ -102,7 +94,7 @@ class BlackBox:
         """Write a record by the number of what it looks like, if this segment describes that and has room."""
         record.layout = known.number
         record.ptrs = describe.addresses(tensors)
-        if self._ring.append(_encode(record) + b"\n", known.segment):
+        if self._ring.append(codec.encode(record), known.segment):
             return True
         record.ptrs = None
         return False
@@ -118,14 +110,14 @@ class BlackBox:
         """Write a record with all that it looks like, under a number if that can be told from others."""
         known = known or self._new(repeats, looks, walk)
         if known is None:
-            self._writer.line(_encode(record) + b"\n")
+            self._writer.line(codec.encode(record))
             return
         record.layout, segment = known.number, self._ring.index
-        written = self._writer.line(_encode(record) + b"\n")
+        written = self._writer.line(codec.encode(record))
         known.segment = segment if written and segment == self._ring.index else 0  # else it may be in either
 
     def _new(self, repeats: Repeats[_Known], looks: _Looks, walk: describe.Walk) -> _Known | None:
-        if any(item.unreachable is not None for item in walk.found) or not tells_all(looks[1], walk.found):
+        if any(item.unreachable is not None for item in walk.found) or not tells_all(*looks[1:], walk.found):
             return None
         known = _Known(next(self._numbers))
         return known if repeats.keep(*looks, known) else None
@@ -145,20 +137,10 @@ class BlackBoxCall(OpenCall):
         self.dump = self.markers = None
         self.mutates = ()
 
-    def returned(self, result: Any) -> None:
-        """Write that the call came back, with its result and what it is declared to change in place."""
-        thread = self._thread
-        if self._recorder.closed or not self._leave():
-            return
-        thread.busy = True
-        try:
-            record = schema.Return(self.n, time_ns(), thread.tid)
-            if self.markers is not None:
-                self.markers.end(record)
-            if self.mutates:
-                record.mutated = [describe.label((where,)) for where in self.mutates]
-            self._box.returned(self, record, result)
-        except Exception as error:
-            guard.internal_error("recording a return", error)
-        finally:
-            thread.busy = False
+    def _returned(self, recorder: Recorder, result: Any) -> None:
+        record = schema.Return(self.n, time_ns(), self._thread.tid)
+        if self.markers is not None:
+            self.markers.end(record)
+        if self.mutates:
+            record.mutated = [describe.label((where,)) for where in self.mutates]
+        self._box.returned(self, record, result)

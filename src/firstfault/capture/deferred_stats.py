@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import mmap
 import os
 import threading
 import time
@@ -86,7 +85,7 @@ class DeferredStatistics:
         self._view = memoryview(self._page)
         page = reader.driver.register(device_stats.address_of(self._page), PAGE_BYTES)
         self._results = page + statistics_page.entry_offset(0) + RESULT_OFFSET
-        asked = mmap.mmap(-1, ENTRIES * device_stats.REQUEST.size)
+        asked = progress.private_page(ENTRIES * device_stats.REQUEST.size)
         self._asked = memoryview(asked)
         self._requests_host = device_stats.address_of(asked)
         self._requests = reader.driver.register(self._requests_host, len(asked))

@@ -14,14 +14,13 @@ import math
 import mmap
 import struct
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-from firstfault.capture import progress
+from firstfault.capture import cuda, progress
 from firstfault.errors import tell
 from firstfault.record import statistics_page
 from firstfault.record.statistics_page import FLOATING, INTEGER, UNSIGNED_64, Statistics, Values
@@ -236,7 +235,7 @@ class Lane:
     """What one stream's readings need: host memory for requests and results, device memory for partial results."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
-        page = mmap.mmap(-1, _LANE_BYTES)
+        page = progress.private_page(_LANE_BYTES)
         self.view = memoryview(page)
         self.lock = threading.Lock()
         self.host = address_of(page)
@@ -395,35 +394,29 @@ class CudaDriver(progress.CudaDriver):
 
     def __init__(self) -> None:
         super().__init__()
-        cuda = self._cuda
-        cuda.cuLaunchKernel.argtypes = [
+        library = self._cuda
+        library.cuLaunchKernel.argtypes = [
             ctypes.c_void_p,
             *[ctypes.c_uint] * 7,
             ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_void_p,
         ]
-        cuda.cuMemcpyHtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-        cuda.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
-        cuda.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        cuda.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
-        cuda.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-        cuda.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
-        cuda.cuThreadExchangeStreamCaptureMode.argtypes = [ctypes.c_void_p]
-        self._launch: Any = cuda.cuLaunchKernel
-        self._wait: Any = cuda.cuStreamSynchronize
-
-    def register(self, address: int, size: int) -> int:
-        """Map host memory for the device; its address there."""
-        with self._relaxed():
-            return super().register(address, size)
+        library.cuMemcpyHtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        library.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
+        library.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        library.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
+        library.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        library.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
+        self._launch: Any = library.cuLaunchKernel
+        self._wait: Any = library.cuStreamSynchronize
 
     def load(self, kinds: int) -> Kernel:
         """The kernel for some types on the current device."""
         major, minor = torch.cuda.get_device_capability()
         binary = compiled(major * 10 + minor, kinds)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        with self._relaxed():
+        with cuda.relaxed_capture():
             _check(self._cuda.cuModuleLoadData(ctypes.byref(module), binary.code), "cuModuleLoadData")
             name = binary.name.encode()
             _check(self._cuda.cuModuleGetFunction(ctypes.byref(function), module, name), "cuModuleGetFunction")
@@ -433,7 +426,7 @@ class CudaDriver(progress.CudaDriver):
     def allocate(self, size: int, stream: int) -> int:
         """Memory of the current device, none of torch's, zeroed in the order of a stream."""
         memory = ctypes.c_uint64()
-        with self._relaxed():
+        with cuda.relaxed_capture():
             _check(self._cuda.cuMemAlloc_v2(ctypes.byref(memory), size), "cuMemAlloc")
         _check(self._cuda.cuMemsetD8Async(memory.value, 0, size, stream), "cuMemsetD8Async")
         return memory.value
@@ -452,16 +445,6 @@ class CudaDriver(progress.CudaDriver):
     def wait(self, stream: int) -> bool:
         """Wait until a stream has done all that was enqueued, without the interpreter's lock."""
         return bool(self._wait(stream) == 0)
-
-    @contextmanager
-    def _relaxed(self) -> Iterator[None]:
-        """Let this thread allocate although another may be capturing a graph, as torch's allocator does."""
-        mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
-        self._cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        try:
-            yield
-        finally:
-            self._cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def _check(status: int, name: str) -> None:

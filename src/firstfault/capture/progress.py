@@ -244,6 +244,13 @@ _registered: list[mmap.mmap] = []
 """Never unmapped: what the driver knows as a device's memory must stay so, for it may still write there."""
 
 
+def private_page(size: int) -> mmap.mmap:
+    """New memory of this process alone, for a device to read or write."""
+    page = mmap.mmap(-1, size)
+    _registered.append(page)
+    return page
+
+
 def shared_page(path: Path, size: int) -> mmap.mmap:
     """A new page of shared memory that its owner alone may look at.
 

@@ -14,7 +14,6 @@ import atexit
 import itertools
 import multiprocessing.util
 import os
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -26,7 +25,7 @@ from firstfault import settings
 from firstfault.capture import describe, dump, graphs, guard, open_call, progress, stats, text_only, writers
 from firstfault.capture.black_box import BlackBox
 from firstfault.capture.open_call import OpenCall, Thread
-from firstfault.capture.sites import site_of
+from firstfault.capture.sites import site_of_caller
 from firstfault.capture.values import Values
 from firstfault.errors import NanFound
 from firstfault.record import schema
@@ -34,8 +33,6 @@ from firstfault.record.plain import plain_text
 from firstfault.record.sinks.ring import Ring
 from firstfault.record.statistics_page import INPUTS
 from firstfault.settings import Level, Settings
-
-_FRAMES_TO_BOUNDARY = 2  # this method, and the function that calls it
 
 
 class _Threads(threading.local):
@@ -93,7 +90,7 @@ class Recorder:
         calls = thread.calls
         record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
         if self._record is not None:
-            record.site = site_of(sys._getframe(_FRAMES_TO_BOUNDARY).f_back)
+            record.site = site_of_caller()
         call = OpenCall(self, n, op, thread, args, kwargs)
         markers = self.markers or self.open_markers()
         if markers is not None:
@@ -134,9 +131,9 @@ class Recorder:
             self.note("markers", f"no progress markers: {reason}")
         return self.markers
 
-    def note(self, code: str, message: str, n: int = 0) -> None:
+    def note(self, code: str, message: str) -> None:
         """Write a note into the recording."""
-        record = schema.Note(time.time_ns(), code, message, n)
+        record = schema.Note(time.time_ns(), code, message)
         for writer in self.writers:
             writer.note(record)
 

@@ -32,6 +32,8 @@ MOST_FRUITLESS = 16
 """Layouts kept of an operator with no call like one of them; of those after that one in so many is still kept."""
 
 MOST_VALUES = 64
+MOST_DEEP = 2
+"""Tuples and lists inside one another that are seen through, as a layer's result with its cache is."""
 LONGEST_STRING = 200
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPARABLE = frozenset((bool, int, type(None)))
@@ -76,19 +78,20 @@ class Repeats(Generic[Text]):
         self._fruitless: dict[Hashable, int] = {}
 
     def find(
-        self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...]
+        self, op: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Text, tuple[torch.Tensor, ...]] | None:
         """The text of an earlier call of ``op`` that this one would be written as too, and the tensors of this one.
 
         Args:
             op: the operator, and what else tells its calls apart.
-            values: positional arguments, then those by keyword.
-            names: the keywords.
+            args: positional arguments, or a result by itself.
+            kwargs: those by keyword.
         """
         layouts = self._layouts.get(op)
         if layouts is None or _function_modes():  # such a mode would see us look at the tensors
             return None
-        flat, types = _flat(values)
+        flat, types = _flat((*args, *kwargs.values()) if kwargs else args)
+        names = tuple(kwargs)
         for layout in layouts:
             if layout.types != types or layout.names != names:
                 continue
@@ -107,9 +110,9 @@ class Repeats(Generic[Text]):
                 return layout.text, layout.tensors(flat) if again else tensors
         return None
 
-    def keep(self, op: Hashable, values: tuple[Any, ...], names: tuple[str, ...], text: Text) -> bool:
-        """Remember the text that was written for ``values``, if all in them can be compared; whether they can."""
-        flat, types = _flat(values)
+    def keep(self, op: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], text: Text) -> bool:
+        """Remember the text that was written for these values, if all in them can be compared; whether they can."""
+        flat, types = _flat((*args, *kwargs.values()))
         if _Guards is None or len(flat) > MOST_VALUES:
             return False
         tensors = [index for index, value in enumerate(flat) if type(value) in _PLAIN]
@@ -128,7 +131,7 @@ class Repeats(Generic[Text]):
             same = _guard(distinct(flat))
         except RuntimeError:  # no strides: sparse, nested
             return False
-        layout = _Layout(types, names, _picker(tensors), distinct, again, _picker(others), compared, same, text)
+        layout = _Layout(types, tuple(kwargs), _picker(tensors), distinct, again, _picker(others), compared, same, text)
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
         return True
 
@@ -165,24 +168,24 @@ _VALUES = (str, float, complex, bytes, dict, set, frozenset, list, tuple, torch.
 """What says nothing by being the same object, or must not be referred to weakly: ``swap_tensors`` refuses those."""
 
 
-def tells_all(values: tuple[Any, ...], found: list[Found]) -> bool:
-    """Whether the tensors that a walk over ``values`` met are those that a layout picks, in the same order."""
-    picked = [value for value in _flat(values)[0] if type(value) in _PLAIN]
+def tells_all(args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Found]) -> bool:
+    """Whether the tensors that a walk over these values met are those that a layout picks, in the same order."""
+    picked = [value for value in _flat((*args, *kwargs.values()))[0] if type(value) in _PLAIN]
     return len(picked) == len(found) and all(item.given is value for item, value in zip(found, picked, strict=True))
 
 
-def _flat(values: tuple[Any, ...]) -> tuple[Sequence[Any], tuple[Any, ...]]:
-    """The values with those in a tuple or list in its place, and the types of all of them; one level deep."""
+def _flat(values: Sequence[Any], depth: int = MOST_DEEP) -> tuple[Sequence[Any], tuple[Any, ...]]:
+    """The values with those in a tuple or list in its place, so many deep, and the types of all of them."""
     types = tuple(map(type, values))
-    if _CONTAINERS.isdisjoint(types):
+    if not depth or _CONTAINERS.isdisjoint(types):
         return values, types
     flat: list[Any] = []
     kinds: list[Any] = []
     for value, kind in zip(values, types, strict=True):
         if kind in _CONTAINERS:
-            kinds.append((kind, len(value)))
-            kinds += map(type, value)
-            flat += value
+            inside, inner = _flat(value, depth - 1)
+            kinds += ((kind, len(value)), *inner)
+            flat += inside
         else:
             kinds.append(kind)
             flat.append(value)

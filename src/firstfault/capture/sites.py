@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import CodeType, FrameType
 
 from firstfault.record.plain import plain_text
@@ -14,6 +15,7 @@ _PASSED_OVER = (
 )
 """Torch's own frames, and ours, between a module or an operator and who called it."""
 
+_FRAMES_TO_BOUNDARY = 3  # this function, the method that calls it, and ``recorder.begin``
 _MOST = 4096
 _known: dict[tuple[int, int], tuple[CodeType, str]] = {}
 """By ``id`` of the code and instruction, with the code so that its id stays its own: hashing code takes 1 µs."""
@@ -21,8 +23,12 @@ _inner: dict[int, CodeType] = {}
 """Code that is passed over, by ``id``."""
 
 
-def site_of(frame: FrameType | None) -> str:
-    """``file:line`` of the frame, or of the first one outside torch's own; empty where there is none."""
+def site_of_caller() -> str:
+    """``file:line`` of what called the boundary, past torch's own frames; empty where there is none.
+
+    For the method that begins a call, which ``recorder.begin`` calls for the boundary.
+    """
+    frame = sys._getframe(_FRAMES_TO_BOUNDARY).f_back
     while frame is not None:
         code = frame.f_code
         if (known := _known.get((id(code), frame.f_lasti))) is not None:

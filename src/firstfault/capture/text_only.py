@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from firstfault.capture import describe, guard, stats
 from firstfault.capture.repeats import Repeats
@@ -21,10 +21,6 @@ from firstfault.settings import Level
 
 if TYPE_CHECKING:
     from firstfault.capture.open_call import Thread
-
-Names: TypeAlias = "tuple[str, ...]"
-_TUPLE: Names = ("",)
-"""Stands in the place of a result's names where it is a tuple, whose items are then the values of its layout."""
 
 
 class TextOnly(Protocol):
@@ -96,28 +92,26 @@ class WithLayouts:
         self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
     ) -> TextCall:
         """Write that a call begins, and its arguments."""
-        values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
-        found = self._inputs.find(op, values, names)
+        found = self._inputs.find(op, args, kwargs)
         if found is not None:
             arguments = found[0]
         else:
             with guard.unseen():
                 described = describe.describe_call(args, kwargs, describe.Walk())
                 arguments = _encoded(text_log.inputs(schema.Inputs(0, *described)))
-                self._inputs.keep(op, values, names, arguments)
+                self._inputs.keep(op, args, kwargs, arguments)
         self.text.opening(op, thread.tid, arguments)
         return DescribedCall(self, thread, op, args, kwargs)
 
     def returned(self, call: DescribedCall, result: Any) -> None:
         """Write a result."""
-        values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
-        found = self._outputs.find(call.op, values, names)
+        found = self._outputs.find(call.op, (result,), {})
         if found is not None:
             output = found[0]
         else:
             with guard.unseen():
                 output = _encoded(text_log.output(describe.describe(result, describe.Walk())))
-                self._outputs.keep(call.op, values, names, output)
+                self._outputs.keep(call.op, (result,), {}, output)
         self.text.output(output, call.declared() if call.mutates else [], call.thread.tid)
 
 
@@ -135,9 +129,8 @@ class WithValues:
         """Write that a call begins, then its arguments: reading values can take long, or never end."""
         text, tid = self.text, thread.tid
         text.opening(op, tid)
-        values, names = (args, ()) if not kwargs else ((*args, *kwargs.values()), tuple(kwargs))
         call = DescribedCall(self, thread, op, args, kwargs)
-        found = self._inputs.find(op, values, names)
+        found = self._inputs.find(op, args, kwargs)
         with guard.reading():
             if found is not None and not stats.out_of_reach():
                 template, tensors = found
@@ -147,14 +140,13 @@ class WithValues:
                 walk = describe.Walk()
                 inputs = schema.Inputs(0, *describe.describe_call(args, kwargs, walk))
                 call.watched = describe.watched(walk.found)
-                arguments = _read(self._inputs, (op, values, names), walk, lambda: text_log.inputs(inputs, WHOSE))
+                arguments = _read(self._inputs, (op, args, kwargs), walk, lambda: text_log.inputs(inputs, WHOSE))
         text.arguments(_encoded(arguments.replace(WHOSE, text.identity_of_arguments(tid))))
         return call
 
     def returned(self, call: DescribedCall, result: Any) -> None:
         """Write a result, and which arguments changed in place."""
-        values, names = (result, _TUPLE) if type(result) is tuple else ((result,), ())
-        found = self._outputs.find(call.op, values, names)
+        found = self._outputs.find(call.op, (result,), {})
         with guard.reading():
             changed = describe.changed(call.watched, call.mutates, *call.given)
             if found is not None and not stats.out_of_reach():
@@ -162,7 +154,7 @@ class WithValues:
             else:
                 walk = describe.Walk()
                 described = describe.describe(result, walk)
-                output = _read(self._outputs, (call.op, values, names), walk, lambda: text_log.output(described))
+                output = _read(self._outputs, (call.op, (result,), {}), walk, lambda: text_log.output(described))
         self.text.output(_encoded(output), list(map(describe.label, changed)), call.thread.tid)
 
 
@@ -215,13 +207,13 @@ class DescribedCall(TextCall):
 
 def _read(
     repeats: Repeats[Template],
-    layout: tuple[str, tuple[Any, ...], Names],
+    looks: tuple[str, tuple[Any, ...], dict[str, Any]],
     walk: describe.Walk,
     render: Callable[[], str],
 ) -> str:
     """What ``render`` prints of the descriptions of a walk once their values are read; kept for the next like it."""
     if all(item.unreachable is None for item in walk.found):
-        repeats.keep(*layout, Template(render, walk.found))
+        repeats.keep(*looks, Template(render, walk.found))
     stats.fill_all(walk.found)
     return render()
 

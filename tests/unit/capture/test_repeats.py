@@ -60,14 +60,20 @@ VALUES = st.sampled_from(sorted(TENSORS)).map(lambda name: TENSORS[name]()) | st
 CALLS = st.tuples(
     st.lists(VALUES, max_size=3).map(tuple),
     st.dictionaries(st.sampled_from(["a", "b", "nan", "\ud800"]), VALUES, max_size=2),
-    st.sampled_from(["all", "first", "tuple of it", "list of it"]),
+    st.sampled_from(["all", "first", "tuple of it", "list of it", "with a tuple"]),
     st.sampled_from([nullcontext, torch.no_grad, torch.inference_mode]),
 )
 
 
 def answer(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first = args[0] if args else None
-    return {"all": (*args, *kwargs.values()), "first": first, "tuple of it": (first,), "list of it": [first]}[how]
+    return {
+        "all": (*args, *kwargs.values()),
+        "first": first,
+        "tuple of it": (first,),
+        "list of it": [first],
+        "with a tuple": (first, (first, 1), [(first,)]),
+    }[how]
 
 
 def texts(folder: Path, level: int, calls: list[Any], **chosen: Any) -> str:
@@ -142,18 +148,18 @@ def test_a_torch_without_guards_describes_each_anew(record: Record, monkeypatch:
 
 def test_a_nan_is_not_kept() -> None:
     known: repeats.Repeats[bytes] = repeats.Repeats()
-    known.keep("op", (float("nan"),), (), b"text")
-    known.keep("op", (-0.0,), (), b"text")
+    known.keep("op", (float("nan"),), {}, b"text")
+    known.keep("op", (-0.0,), {}, b"text")
     assert not known._layouts
 
 
 def test_layouts_are_reordered_without_changing_the_list_that_another_thread_reads() -> None:
     known: repeats.Repeats[bytes] = repeats.Repeats()
     for number in range(3):
-        known.keep("op", (number,), (), str(number).encode())
+        known.keep("op", (number,), {}, str(number).encode())
     before = known._layouts["op"]
     order = list(before)
-    found = known.find("op", (0,), ())
+    found = known.find("op", (0,), {})
     assert found is not None
     assert found == (b"0", ())
     assert before == order

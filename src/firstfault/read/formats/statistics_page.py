@@ -86,9 +86,10 @@ def collect(recording: Path) -> None:
         kept.touch(PRIVATE_FILE)
         with kept.open("ab") as file:
             size = os.fstat(file.fileno()).st_size
-            file.truncate(size - (size - HEADER_BYTES) % ENTRY_BYTES if size > HEADER_BYTES else 0)  # it may be torn
+            whole = size - (size - HEADER_BYTES) % ENTRY_BYTES if size > HEADER_BYTES else 0
+            file.truncate(whole)  # a process that is killed may leave half an entry
             data = own_bytes(path, statistics_page.PAGE_BYTES)
-            file.write(_in_order(data) if os.fstat(file.fileno()).st_size else data[:HEADER_BYTES] + _in_order(data))
+            file.write(_in_order(data) if whole else data[:HEADER_BYTES] + _in_order(data))
         path.unlink()
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from firstfault.record import layout
-from firstfault.record.layout import PRIVATE_FOLDER
+from firstfault.record.sinks.append_file import make_private
 from firstfault.record.sinks.mapping import Mapping
 
 SEGMENTS = 8
@@ -32,7 +32,7 @@ class Ring:
         Raises:
             OSError: the folder or file cannot be made, or there is no room for it.
         """
-        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        make_private(folder)
         self.folder = folder
         self.index = 0
         """Number of the segment that is written to, from 1."""
