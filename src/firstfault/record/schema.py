@@ -16,7 +16,10 @@ import msgspec
 SCHEMA_VERSION = 2
 
 Word: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""What a machine counts with; a line with more is not one of ours, and none may be reckoned with."""
+"""What a machine counts with; a line with more is not one of ours, and none may be reckoned with.
+
+Addresses may be beyond it, in the upper half of 64 bits, which msgspec cannot bound; they are only compared.
+"""
 
 Scalar: TypeAlias = bool | int | float | str | None
 Statistic: TypeAlias = int | float | str
@@ -50,8 +53,8 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
     device: str
     stride: tuple[Word, ...] | None = None
     offset: Word = 0
-    ptr: Word = 0
-    storage: Word = 0
+    ptr: int = 0
+    storage: int = 0
     nbytes: Word = 0
     contiguous: bool = True
     requires_grad: bool = False

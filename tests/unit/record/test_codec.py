@@ -203,6 +203,12 @@ def test_defaults_take_no_room() -> None:
     assert codec.encode(schema.Return(37, 5)) == b'{"type":"return","n":37,"t":5}\n'
 
 
+def test_an_address_may_lie_in_the_upper_half() -> None:
+    tensor = schema.Tensor((2,), "torch.int8", "cpu", ptr=2**64 - 2, storage=2**63)
+    record = schema.Return(1, 2, described=True, out=tensor)
+    assert codec.decode(codec.encode(record)) == record
+
+
 def test_a_number_beyond_what_a_machine_counts_with_is_no_record() -> None:
     line = codec.encode(schema.Return(1, 2, described=True, out=schema.Tensor((2,), "torch.int8", "cpu", nbytes=7)))
     codec.decode(line)
