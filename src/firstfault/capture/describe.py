@@ -16,7 +16,7 @@ import inspect
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -66,60 +66,9 @@ class Found:
     whole: bool = False
 
 
-Watched: TypeAlias = "tuple[tuple[PathKey, ...], int, int | None]"
-"""A tensor that a call may change in place: path, ``id``, and torch's in-place counter before it, if kept.
-
-It is neither held, for a call may free its arguments and count on their memory, nor referred to weakly, for
-``torch.utils.swap_tensors`` then refuses it: it is looked up again among the arguments.
-"""
-
-
 def version(tensor: torch.Tensor) -> int | None:
     """Torch's in-place counter of a tensor, if it has one."""
     return None if tensor.is_inference() else tensor._version
-
-
-def watched(found: list[Found]) -> list[Watched]:
-    """What tells later which of the tensors that a walk met were written to."""
-    return [(item.path, id(item.given), item.described.version) for item in found]
-
-
-def watch(paths: list[tuple[PathKey, ...]], tensors: tuple[torch.Tensor, ...]) -> list[Watched]:
-    """The same, of tensors that look like those of an earlier walk."""
-    return [(path, id(tensor), version(tensor)) for path, tensor in zip(paths, tensors, strict=True)]
-
-
-def changed(
-    watched: list[Watched], declared: Collection[int | str], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[PathKey, ...]]:
-    """Paths of the arguments that a call is declared to write to, or was seen to by torch's in-place counter."""
-    return [
-        path
-        for path, number, before in watched
-        if (declared and path[0] in declared)
-        or (before is not None and _was_written_to(_at(path, args, kwargs), number, before))
-    ]
-
-
-def _was_written_to(tensor: Any, number: int, before: int) -> bool:
-    return id(tensor) == number and isinstance(tensor, torch.Tensor) and _version(tensor) != before
-
-
-def _at(path: tuple[PathKey, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What lies at a path among the arguments now, if that can be told without code of the program's."""
-    first, *rest = path
-    value: Any = args[first] if isinstance(first, int) else kwargs.get(first)
-    for key in rest:
-        kind = type(value)
-        if kind in (list, tuple) and isinstance(key, int):
-            value = value[key] if key < len(value) else None
-        elif kind is dict:
-            value = value.get(key)
-        elif hasattr(kind, "__dataclass_fields__"):
-            value = inspect.getattr_static(value, str(key), None)
-        else:
-            return None
-    return value
 
 
 class Walk:
@@ -263,7 +212,7 @@ def _unusual_tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
             nbytes=read("nbytes", lambda: int(_Base.numel(tensor)) * dtype.itemsize, 0),
             contiguous=read("is_contiguous", lambda: bool(_Base.is_contiguous(tensor)), False),
             requires_grad=read("requires_grad", lambda: bool(_requires_grad(tensor)), False),
-            version=read("version", lambda: int(_version(tensor)), None),
+            version=read("version", lambda: int(read_version(tensor)), None),
             kind=kind_of(tensor),
             missing=", ".join(missing) or None,
         )
@@ -298,7 +247,7 @@ _dtype = _Base.dtype.__get__
 _device = _Base.device.__get__
 _own_layout = _Base.layout.__get__
 _requires_grad = _Base.requires_grad.__get__
-_version = _Base._version.__get__
+read_version = _Base._version.__get__
 _is_nested = _Base.is_nested.__get__
 _is_quantized = _Base.is_quantized.__get__
 

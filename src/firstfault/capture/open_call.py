@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from firstfault.capture import describe, dump, guard, progress
+from firstfault.capture import describe, dump, guard, in_place, progress
 from firstfault.record import schema
 from firstfault.record.statistics_page import OUTPUTS
 
@@ -39,7 +39,7 @@ class OpenCall:
         self._thread = thread
         self.n = n
         self.op = op
-        self.watched: list[describe.Watched] = []
+        self.watched: list[in_place.Watched] = []
         self.dump: dump.OpenDump | None = None
         self.markers: progress.Markers | None = None
         self.mutates: Collection[int | str] = ()
@@ -91,7 +91,7 @@ class OpenCall:
         walk = describe.Walk(dump=self.dump is not None)
         record.described = True
         record.out = describe.describe(result, walk)
-        changed = describe.changed(self.watched, self.mutates, *self._given)
+        changed = in_place.changed(self.watched, self.mutates, *self._given)
         if recorder.values is not None:
             recorder.values.read(walk.found, self.n, self.op, OUTPUTS)
         if self.dump is not None:

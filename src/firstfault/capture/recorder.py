@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from firstfault import settings
-from firstfault.capture import describe, dump, graphs, guard, open_call, progress, stats, text_only, writers
+from firstfault.capture import describe, dump, graphs, guard, in_place, open_call, progress, stats, text_only, writers
 from firstfault.capture.black_box import BlackBox
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of_caller
@@ -170,7 +170,7 @@ class Recorder:
     ) -> None:
         walk = describe.Walk(dump=self.dumper is not None)
         record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
-        call.watched = describe.watched(walk.found)
+        call.watched = in_place.watched(walk.found)
         if self.values is None:
             for writer in self.writers:
                 writer.call(record)

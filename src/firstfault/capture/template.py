@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from firstfault.capture import describe, stats
+from firstfault.capture import describe, in_place, stats
 from firstfault.record import text_log
 
 _GAP = "[gap]"
@@ -46,6 +46,6 @@ class Template:
             text += text_log.statistics(line, statistics) + after
         return text
 
-    def watched(self, tensors: tuple[torch.Tensor, ...]) -> list[describe.Watched]:
+    def watched(self, tensors: tuple[torch.Tensor, ...]) -> list[in_place.Watched]:
         """What tells later which of the tensors were written to."""
-        return describe.watch(self._paths, tensors)
+        return in_place.watch(self._paths, tensors)

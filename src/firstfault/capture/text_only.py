@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
-from firstfault.capture import describe, guard, stats
+from firstfault.capture import describe, guard, in_place, stats
 from firstfault.capture.repeats import Repeats
 from firstfault.capture.template import WHOSE, Template
 from firstfault.capture.writers import TextWriter
@@ -139,7 +139,7 @@ class WithValues:
             else:
                 walk = describe.Walk()
                 inputs = schema.Inputs(0, *describe.describe_call(args, kwargs, walk))
-                call.watched = describe.watched(walk.found)
+                call.watched = in_place.watched(walk.found)
                 arguments = _read(self._inputs, (op, args, kwargs), walk, lambda: text_log.inputs(inputs, WHOSE))
         text.arguments(_encoded(arguments.replace(WHOSE, text.identity_of_arguments(tid))))
         return call
@@ -148,7 +148,7 @@ class WithValues:
         """Write a result, and which arguments changed in place."""
         found = self._outputs.find(call.op, (result,), {})
         with guard.reading():
-            changed = describe.changed(call.watched, call.mutates, *call.given)
+            changed = in_place.changed(call.watched, call.mutates, *call.given)
             if found is not None and not stats.out_of_reach():
                 output = found[0].filled(found[1])
             else:
@@ -183,7 +183,7 @@ class DescribedCall(TextCall):
         self.op = op
         self.mutates = ()
         self.thread = thread
-        self.watched: list[describe.Watched] = []
+        self.watched: list[in_place.Watched] = []
 
     def declared(self) -> list[str]:
         """The arguments that it is declared to write to."""

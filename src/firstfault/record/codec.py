@@ -17,7 +17,13 @@ class CodecError(ValueError):
 
 
 class NewerSchema(CodecError):
-    """Written by a newer firstfault."""
+    """Written by a newer firstfault, with the record schema ``found``."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(
+            f"written with record schema {found}, newer than the {SCHEMA_VERSION} known here; "
+            "upgrade firstfault to read it"
+        )
 
 
 _encoder = msgspec.json.Encoder()
@@ -41,8 +47,5 @@ def decode(line: bytes) -> Record:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise CodecError(str(error)) from error
     if isinstance(record, Header) and record.schema > SCHEMA_VERSION:
-        raise NewerSchema(
-            f"written with record schema {record.schema}, newer than the {SCHEMA_VERSION} known here; "
-            "upgrade firstfault to read it"
-        )
+        raise NewerSchema(record.schema)
     return record

@@ -172,10 +172,7 @@ def _decoded(line: bytes, path: Path) -> codec.Record:
         raise UnreadableInput(f"{path}: {error}") from error
     except codec.CodecError:
         if (newer := _newer_schema(line)) is not None:
-            raise UnreadableInput(
-                f"{path}: written with record schema {newer}, newer than the {schema.SCHEMA_VERSION} known here; "
-                "upgrade firstfault to read it"
-            ) from None
+            raise UnreadableInput(f"{path}: {codec.NewerSchema(newer)}") from None
         raise
     # Cheap for every line; only a line with that many containers can be nested too deep.
     if sum(line.count(name) for name in _CONTAINERS) > DEEPEST and too_deep(values_of(record)):
