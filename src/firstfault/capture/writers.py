@@ -203,6 +203,10 @@ class RecordWriter:
         """Write a note."""
         self._write(record)
 
+    def target(self, record: schema.Target) -> None:
+        """Write how a target stands."""
+        self._write(record)
+
     def end(self, record: schema.End) -> None:
         """Write the end; the files stay open for what the program's last handlers still call."""
         if not self._write(record) and self._full:

@@ -74,6 +74,23 @@ class CallReport(msgspec.Struct, omit_defaults=True):
     dump_skipped: str = ""
 
 
+class TargetReport(msgspec.Struct, omit_defaults=True):
+    """What was recorded of one library or mechanism.
+
+    Attributes:
+        library: the distribution, and its version where that is known.
+        boundaries: how many functions were boundaries, as far as the process came to say so.
+        calls: how many of their calls were recorded.
+        gap: why it is not attached, or not to everything.
+    """
+
+    name: str
+    library: str = ""
+    boundaries: int = 0
+    calls: int = 0
+    gap: str = ""
+
+
 class ProcessReport(msgspec.Struct, omit_defaults=True):
     """One process: the call that matters, those in flight, and the last before it.
 
@@ -101,6 +118,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     last: list[CallReport] = []
     findings: list[Finding] = []
     device: list[str] = []
+    targets: list[TargetReport] = []
     notes: list[str] = []
 
 
@@ -112,8 +130,9 @@ class Report(msgspec.Struct, omit_defaults=True):
         conclusion: one line that says it.
         source: the path, and what it is.
         command: what was run, and how it ended, where a session says so.
-        level, modules: what was asked for, where a session says so.
+        level, targets: what was asked for, where a session says so.
         stderr: the end of what it wrote there.
+        unseen: Python processes of it that nothing was recorded in, and why.
         processes: those that matter most first.
         problems: what could not be read; the answer is incomplete where there are any.
     """
@@ -124,9 +143,10 @@ class Report(msgspec.Struct, omit_defaults=True):
     kind: str
     command: list[str] = []
     level: int | None = None
-    modules: bool = False
+    targets: list[str] = []
     ended: str = ""
     stderr: list[str] = []
+    unseen: list[str] = []
     processes: list[ProcessReport] = []
     problems: list[str] = []
 
@@ -236,6 +256,7 @@ def _process(
         last=[_call(call, process, full=False) for call in _last(process, suspect, last)],
         findings=findings,
         device=[device.sentence(position, process.op_of) for position in streams],
+        targets=_targets(process),
         notes=list(_notes(process)),
     )
 
@@ -426,6 +447,20 @@ def _last(process: Process, suspect: Call | None, count: int) -> list[Call]:
     every = [call for thread in process.threads.values() for call in thread.last if call is not suspect]
     own = [call for call in every if suspect is not None and call.record.tid == suspect.record.tid]
     return sorted(own or every, key=lambda call: call.n)[-count:] if count else []
+
+
+def _targets(process: Process) -> list[TargetReport]:
+    """What was recorded of each target, most calls first."""
+    names = dict.fromkeys([*process.by_target, *process.targets])
+    found = [_target(name, process) for name in names if process.targets]
+    return sorted(found, key=lambda target: -target.calls)
+
+
+def _target(name: str, process: Process) -> TargetReport:
+    told = process.targets.get(name)
+    library = f"{told.library} {told.version}".strip() if told else ""
+    boundaries, gap = (told.boundaries, told.gap) if told else (0, "")
+    return TargetReport(name, library, boundaries, process.by_target[name], gap)
 
 
 def _notes(process: Process) -> Iterator[str]:

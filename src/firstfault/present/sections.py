@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from firstfault.diagnose.finding import Confidence
-from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, Verdict
+from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, TargetReport, Verdict
 from firstfault.present import values
 from firstfault.settings import Level
 
@@ -64,6 +64,8 @@ def sections(report: Report) -> Iterator[Section]:
     left = len(report.processes) - MOST_PROCESSES
     if left > 0:
         yield Section("More processes", [(f"{left} more, in --json",)])
+    if report.unseen:
+        yield Section("Nothing recorded in", [(sentence,) for sentence in report.unseen])
     if report.stderr:
         shortened: list[Line] = [(values.shortened(line, LONGEST_LINE),) for line in report.stderr]
         yield Section("End of stderr", shortened, verbatim=True)
@@ -103,8 +105,11 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
         yield Section("Device", [(sentence,) for sentence in process.device])
     if process.last and process.only is None:
         yield _last(process)
-    if process.notes:
-        yield Section("Not seen", [(note,) for note in process.notes])
+    if any(target.calls and target.library for target in process.targets):
+        yield _recorded(process.targets)
+    notes = [f"{target.name}: {target.gap}" for target in process.targets if target.gap] + process.notes
+    if notes:
+        yield Section("Not seen", [(note,) for note in notes])
 
 
 def _call(call: CallReport, process: ProcessReport) -> Section:
@@ -121,6 +126,12 @@ def _call(call: CallReport, process: ProcessReport) -> Section:
     }
     lines: list[Line] = [(Label(label), text) for label, text in told.items() if text]
     return Section(_TITLES.get(process.verdict, "Last call"), lines)
+
+
+def _recorded(targets: list[TargetReport]) -> Section:
+    used = [target for target in targets if target.calls]
+    rows: list[Line] = [(target.name, target.library, str(target.boundaries), str(target.calls)) for target in used]
+    return Section("Recorded", columns=["target", "of", "boundaries", "calls"], rows=rows)
 
 
 def _where(call: CallReport) -> str:
@@ -187,7 +198,10 @@ def _next_steps(report: Report) -> Iterator[Line]:
         yield from _look_at(first.suspect, first, report)
     else:
         if first.verdict is Verdict.BETWEEN_CALLS:
-            yield ("to name what it died in, make a boundary of it: --modules, or @debug_kernel_api",)
+            yield (
+                "to name what it died in, decorate it with @debug_kernel_api, or record every PyTorch operator: ",
+                Code(f"firstfault run --targets {','.join([*report.targets, 'aten'])} -- COMMAND"),
+            )
         if first.raised and first.only is None:
             yield ("see which calls raised what: ", Code(_log(report)))
 
@@ -196,14 +210,14 @@ def _record_calls(report: Report) -> Line:
     """What would give calls, of a run that gave none."""
     if report.level == Level.OFF:
         return ("level 0 records nothing: ", Code("firstfault run --level 3 -- COMMAND"))
-    if report.modules:
+    if report.targets:
         return (
-            "no boundary was called, and --modules was on: decorate what it runs on the GPU with @debug_kernel_api, "
-            "as it called no torch.nn.Module in a Python that firstfault is installed in",
+            "no boundary was called: it used nothing that is recorded by itself (see firstfault targets), or not in a "
+            "Python that could be recorded; decorate what it runs on the GPU with @debug_kernel_api",
         )
     return (
-        "no boundary was called: decorate functions with @debug_kernel_api, or make one of every torch.nn.Module: ",
-        Code("firstfault run --modules -- COMMAND"),
+        "no boundary was called: decorate functions with @debug_kernel_api, or attach to what the program uses: ",
+        Code("firstfault run -- COMMAND"),
     )
 
 

@@ -6,7 +6,7 @@ are open, the last that ended, and for each operator what its earlier calls look
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -117,6 +117,10 @@ class Process:
     """Whether any of its calls came with their arguments: from level 3 on."""
     threads: dict[int, Thread] = field(default_factory=dict)
     notes: dict[str, schema.Note] = field(default_factory=dict)
+    targets: dict[str, schema.Target] = field(default_factory=dict)
+    by_target: Counter[str] = field(default_factory=Counter)
+    """How many calls each target has recorded."""
+
     dumps_skipped: dict[str, int] = field(default_factory=dict)
     by_number: dict[int, Call] = field(default_factory=dict)
     marks: Order = field(default_factory=Order)
@@ -242,6 +246,7 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
     stack.append(call)
     process.by_number[record.n] = call
     process.calls += 1
+    process.by_target[record.target] += 1
     process.described = process.described or record.args is not None
     process.marks.take(record)
     if record.device >= 0:
@@ -296,6 +301,9 @@ def _other(process: Process, record: schema.Record) -> None:
     elif isinstance(record, schema.Note):
         if record.code in process.notes or len(process.notes) < MOST_NOTES:
             process.notes[record.code] = record
+    elif isinstance(record, schema.Target):
+        if record.name in process.targets or len(process.targets) < MOST_NOTES:
+            process.targets[record.name] = record
     elif isinstance(record, schema.Header):
         process.header = process.header or record
     elif isinstance(record, schema.End):

@@ -23,6 +23,7 @@ from firstfault.read.formats import marker_page, safetensors_file, torch_archive
 from firstfault.read.formats.recording import Recording, process_folders
 from firstfault.read.session import open_source
 from firstfault.read.tensors import saved_inputs, saved_outputs
+from firstfault.read.unseen import unseen
 from firstfault.record import layout, progress, schema
 
 
@@ -37,6 +38,7 @@ class Evidence:
         session: what ``session.json`` says of the command.
         run_is_gone: whether the ``firstfault run`` of that session is; None where it cannot be told from here.
         stderr: the end of what the command wrote there.
+        unseen: Python processes of the command that nothing was recorded in, and why.
         running: by process, of those that have not written their end: whether it is still there.
         pages: by process, of those that left one: its marker page.
     """
@@ -48,6 +50,7 @@ class Evidence:
     session: Mapping[str, object] = field(default_factory=dict)
     run_is_gone: bool | None = None
     stderr: str = ""
+    unseen: list[str] = field(default_factory=list)
     running: Mapping[str, bool | None] = field(default_factory=dict)
     pages: Mapping[str, progress.Page] = field(default_factory=dict)
 
@@ -90,6 +93,7 @@ def gather(path: Path, advance: Advance) -> Evidence:
         found.session = source.session()
         found.run_is_gone = living.run_is_gone(found.session)
         found.stderr = source.stderr_tail()
+        found.unseen = unseen(source.path)
         found.running = _running(folders, history)
         found.pages = _pages(folders)
     return found

@@ -145,6 +145,22 @@ class Header(msgspec.Struct, tag="header", omit_defaults=True):
     versions: dict[str, str] = {}
 
 
+class Collective(msgspec.Struct, omit_defaults=True):
+    """The place of a collective in its process group.
+
+    Attributes:
+        group: the group's name, as torch gives it.
+        rank: the process's rank in it.
+        size: how many ranks it has.
+        number: which of the group's collectives in this process it is, from 1.
+    """
+
+    group: str
+    rank: Word
+    size: Word
+    number: Word
+
+
 class Call(msgspec.Struct, tag="call", omit_defaults=True):
     """A call began: written before it runs.
 
@@ -162,6 +178,7 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
         layout: number of what it looks like, 0 for none. The first call of a segment that looks so is described;
             those after it leave out operator, target, site and arguments, which are as they were there.
         ptrs: the addresses of the tensors among the arguments of a call that is not described, in their order.
+        collective: where it stands in its process group, if it is a collective.
     """
 
     n: int
@@ -178,6 +195,7 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     graph: int = 0
     layout: int = 0
     ptrs: list[int] | None = None
+    collective: Collective | None = None
 
 
 class Inputs(msgspec.Struct, tag="inputs", omit_defaults=True):
@@ -245,6 +263,25 @@ class Note(msgspec.Struct, tag="note", omit_defaults=True):
     count: int = 1
 
 
+class Target(msgspec.Struct, tag="target", omit_defaults=True):
+    """What boundaries are attached to; the last record of a name says how it stands.
+
+    Attributes:
+        name: as the calls have it.
+        library: the distribution that it attached to.
+        version: that distribution's.
+        boundaries: how many functions it had made boundaries by then.
+        gap: why it is not attached, or not to everything, as far as that is known.
+    """
+
+    t: int
+    name: str
+    library: str = ""
+    version: str = ""
+    boundaries: int = 0
+    gap: str = ""
+
+
 class End(msgspec.Struct, tag="end", omit_defaults=True):
     """The process ended by itself; without this line it died."""
 
@@ -252,4 +289,4 @@ class End(msgspec.Struct, tag="end", omit_defaults=True):
     calls: int
 
 
-Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | End
+Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | Target | End
