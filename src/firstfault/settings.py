@@ -55,6 +55,7 @@ VARIABLES = (
     "FIRSTFAULT_MODE",
     "FIRSTFAULT_RING_BYTES",
     "FIRSTFAULT_STATS",
+    "FIRSTFAULT_STATS_MAX_BYTES",
     "FIRSTFAULT_STOP_ON_NAN",
     "FIRSTFAULT_TARGETS",
 )
@@ -77,6 +78,7 @@ class Settings:
         dump_max_calls: how many complete dumps a process keeps.
         targets: what boundaries are attached to by themselves, names as in ``default`` or ``-triton``.
         asynchronous: whether the statistics of device tensors are read without waiting for the device.
+        statistics_max_bytes: tensors with more bytes are not read for statistics.
         stop_on_nan: whether the program is stopped once a call gave NaN for inputs without.
         in_graphs: whether calls that are captured into CUDA graphs are followed at each replay.
         ring_bytes: how much of the last calls the recording of a process keeps, in bytes; 0 keeps all.
@@ -92,6 +94,7 @@ class Settings:
     dump_max_calls: int = 1000
     targets: tuple[str, ...] = ()
     asynchronous: bool = False
+    statistics_max_bytes: int = 2**30
     stop_on_nan: bool = False
     in_graphs: bool = False
     ring_bytes: int = 0
@@ -127,6 +130,7 @@ def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
         dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
         targets=target_names("FIRSTFAULT_TARGETS", environ.get("FIRSTFAULT_TARGETS", "")),
         asynchronous=_asynchronous("FIRSTFAULT_STATS", environ.get("FIRSTFAULT_STATS", "sync")),
+        statistics_max_bytes=_byte_count("FIRSTFAULT_STATS_MAX_BYTES", environ.get("FIRSTFAULT_STATS_MAX_BYTES", "1G")),
         stop_on_nan=_stop_on_nan("FIRSTFAULT_STOP_ON_NAN", environ.get("FIRSTFAULT_STOP_ON_NAN", "0"), level),
         in_graphs=_graphs("FIRSTFAULT_GRAPHS", environ.get("FIRSTFAULT_GRAPHS", "")),
         ring_bytes=_ring_bytes("FIRSTFAULT_RING_BYTES", environ.get("FIRSTFAULT_RING_BYTES", "64M"))
@@ -180,6 +184,11 @@ def expand(template: str, *, pid: int, rank: str, host: str) -> str:
 def rank_of(environ: Mapping[str, str]) -> str:
     """The distributed rank that the launcher gave this process, or ``"0"`` where there is none."""
     return next((environ[name] for name in RANK_VARIABLES if environ.get(name, "").isdigit()), "0")
+
+
+def has_rank(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher gave this process a rank."""
+    return any(environ.get(name, "").isdigit() for name in RANK_VARIABLES)
 
 
 def _lookup(environ: Mapping[str, str], name: str) -> tuple[str, str]:

@@ -103,6 +103,7 @@ def test_sizes(text: str, count: int) -> None:
         ("FIRSTFAULT_DUMP_MAX_CALLS", "9" * 5000),
         ("FIRSTFAULT_TARGETS", "a b"),
         ("FIRSTFAULT_STATS", "later"),
+        ("FIRSTFAULT_STATS_MAX_BYTES", "much"),
         ("FIRSTFAULT_STOP_ON_NAN", "true"),
     ],
 )

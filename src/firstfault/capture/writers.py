@@ -20,11 +20,13 @@ import firstfault
 from firstfault import peers, settings
 from firstfault.errors import tell
 from firstfault.record import codec, layout, schema, text_log
+from firstfault.record.plain import plain_text
 from firstfault.record.sinks.append_file import AppendFile, make_private
 from firstfault.record.sinks.ring import Ring
 from firstfault.record.sinks.segments import Segments
 from firstfault.record.sinks.stream import Stream
 
+_LONGEST_TITLE = 200
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -321,7 +323,8 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
                 t=time.time_ns(),
                 pid=os.getpid(),
                 host=host_name(),
-                rank=settings.rank_of(os.environ),
+                rank=_rank(),
+                title=_title(),
                 level=chosen.level,
                 segment=segment,
                 ppid=os.getppid(),
@@ -333,6 +336,26 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
         )
 
     return line
+
+
+def _title() -> str:
+    """What the process has named itself where that stands in place of its command, which may hold secrets."""
+    try:
+        words = Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "" if "\0" in words or words.split("\0") == sys.orig_argv else plain_text(words[:_LONGEST_TITLE])
+
+
+def _rank() -> str:
+    """The rank that the launcher gave this process, or that it has taken since."""
+    if settings.has_rank(os.environ):
+        return settings.rank_of(os.environ)
+    distributed = sys.modules.get("torch.distributed")
+    with suppress(Exception):  # torch may be built without it
+        if distributed is not None and distributed.is_initialized():
+            return str(distributed.get_rank())
+    return "0"
 
 
 def _expand(template: str) -> str:

@@ -96,6 +96,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         raised: how many of its calls ended in an exception.
+        title: what it has named itself.
         running: whether it is still there, as far as can be told.
         suspect: the call to look at.
         only: the call of a process that made one and ended by itself.
@@ -111,6 +112,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     pid: int = 0
     host: str = ""
     rank: str = ""
+    title: str = ""
     level: int = 0
     suspect: CallReport | None = None
     only: CallReport | None = None
@@ -249,6 +251,7 @@ def _process(
         pid=header.pid if header else 0,
         host=header.host if header else "",
         rank=header.rank if header else "",
+        title=header.title if header else "",
         level=header.level if header else 0,
         suspect=_call(suspect, process, full=True) if suspect else None,
         only=_call(only, process, full=True) if only else None,

@@ -87,9 +87,7 @@ def _command(report: Report) -> Section:
 
 
 def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
-    if not alone:
-        rank = f", rank {process.rank}" if process.rank else ""
-        yield Section(f"Process {process.name}{rank}", [(process.conclusion,)])
+    yield from _who(process, alone=alone)
     call = process.suspect or process.only
     if call is not None:
         yield _call(call, process)
@@ -110,6 +108,15 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
     notes = [f"{target.name}: {target.gap}" for target in process.targets if target.gap] + process.notes
     if notes:
         yield Section("Not seen", [(note,) for note in notes])
+
+
+def _who(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
+    if not alone:
+        rank = f", rank {process.rank}" if process.rank else ""
+        title = f", {process.title}" if process.title else ""
+        yield Section(f"Process {process.name}{title}{rank}", [(process.conclusion,)])
+    elif process.title:
+        yield Section("Process", [(Label("title"), process.title), (Label("rank"), process.rank)])
 
 
 def _call(call: CallReport, process: ProcessReport) -> Section:

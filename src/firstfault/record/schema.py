@@ -128,7 +128,7 @@ class Header(msgspec.Struct, tag="header", omit_defaults=True):
     """The first line of every segment: which process wrote it, and how much it records.
 
     ``ring`` tells that only the last segments are kept, ``deferred`` that the statistics of device tensors are in
-    the statistics page.
+    the statistics page. ``title`` is what the process has named itself, as engines' workers do.
     """
 
     schema: int
@@ -142,6 +142,7 @@ class Header(msgspec.Struct, tag="header", omit_defaults=True):
     main_tid: int = 0
     ring: bool = False
     deferred: bool = False
+    title: str = ""
     versions: dict[str, str] = {}
 
 
