@@ -94,6 +94,8 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
         yield _inputs(call)
     if process.only is not None and process.only.output is not None:
         yield _values("Outputs", [process.only.output])
+    elif call is not None and call.replay and call.output is not None:
+        yield _values("Outputs", [call.output])
     if process.findings:
         yield _findings(process)
     if process.in_flight:
@@ -124,6 +126,7 @@ def _call(call: CallReport, process: ProcessReport) -> Section:
     told = {
         "op": Code(call.op),
         "number": f"{call.n}, {_where(call)}",
+        "values": f"of replay {call.replay} of graph {call.graph}" if call.replay else "",
         "from": Code(call.site),
         "inside": Code(" > ".join([*left_out, *call.parents[-MOST_PARENTS:]])),
         "raised": Code(f"{call.exception}: {call.message.partition(chr(10))[0]}" if call.exception else ""),
