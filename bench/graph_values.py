@@ -47,6 +47,8 @@ class Compared:
     pairs: Counter[str] = field(default_factory=Counter)
     differing: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
+    host_us: dict[str, int] = field(default_factory=dict)
+    """Median host time of a step, eager and as a replay."""
 
     def add(self, what: str, where: str, eager: object, replayed: object) -> None:
         """Take in a pair."""
@@ -60,13 +62,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Hold the values of CUDA graphs' replays against eager ones.")
     parser.add_argument("--quick", action="store_true", help="7 steps, printed only")
     quick = parser.parse_args().quick
-    begun = time.time()
-    found = {name: compared(7 if quick else STEPS, **chosen) for name, chosen in WAYS.items()}
-    page = document(
-        found,
-        facts(begun) | {"command": "python bench/graph_values.py", "versions": f"torch {torch.__version__}"},
-        7 if quick else STEPS,
-    )
+    begun, steps = time.time(), 7 if quick else STEPS
+    found = {name: compared(steps, **chosen) for name, chosen in WAYS.items()}
+    alone = bare(steps, FIRSTFAULT_LOGLEVEL="0")
+    skipped = bare(steps, FIRSTFAULT_LOGLEVEL="5", FIRSTFAULT_GRAPHS="skip")
+    known = {"command": "python bench/graph_values.py", "versions": f"torch {torch.__version__}"}
+    page = document(found, alone, skipped, facts(begun) | known, steps)
     print(page)
     if not quick:
         RESULTS.write_text(page)
@@ -86,9 +87,18 @@ def compared(steps: int, **chosen: str) -> Compared:
     with tempfile.TemporaryDirectory() as folder:
         eager, graph = Path(folder) / "eager", Path(folder) / "graph"
         for path in (eager, graph):
-            run(path.name, steps, path, **chosen)
+            found.host_us[path.name] = int(run(path.name, steps, path, **chosen).split()[0])
         for before, after in zip(eager_calls(eager), replayed_calls(graph), strict=True):
             compare(found, before, after)
+    return found
+
+
+def bare(steps: int, **chosen: str) -> Compared:
+    """The time of the steps alone, run both ways."""
+    found = Compared()
+    with tempfile.TemporaryDirectory() as folder:
+        for how in ("eager", "graph"):
+            found.host_us[how] = int(run(how, steps, Path(folder) / how, **chosen).split()[0])
     return found
 
 
@@ -174,7 +184,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
-def document(found: dict[str, Compared], known: dict[str, str], steps: int) -> str:
+def document(found: dict[str, Compared], alone: Compared, skipped: Compared, known: dict[str, str], steps: int) -> str:
     """The whole page."""
     kinds = list(dict.fromkeys(kind for each in found.values() for kind in each.pairs))
     rows = [["", *kinds], ["---"] * (len(kinds) + 1)]
@@ -182,14 +192,18 @@ def document(found: dict[str, Compared], known: dict[str, str], steps: int) -> s
         cells = [f"{each.pairs[kind] - each.differing[kind]} of {each.pairs[kind]}" for kind in kinds]
         rows.append([name, *(cell if each.pairs[kind] else "" for kind, cell in zip(kinds, cells, strict=True))])
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    timed = {"not recorded": alone, "level 5, `FIRSTFAULT_GRAPHS=skip`": skipped} | found
+    times = [f"| {name} | {each.host_us['eager']} | {each.host_us['graph']} |" for name, each in timed.items()]
     examples = [f"- {name}: {example}" for name, each in found.items() for example in each.examples]
     sections = [
         "# Values inside CUDA graphs",
         f"{steps} steps of `tests/device/programs/steps.py`, once eagerly and once as replays of one CUDA graph, with\n"
-        "`FIRSTFAULT_GRAPHS=record`: how many of what was recorded are equal. Statistics are so in all five numbers, and\n"
+        "`FIRSTFAULT_GRAPHS=record`: how much of what was recorded is equal. Statistics are in all five numbers, and\n"
         "tensors in each byte. This page is the record of one run of `bench/graph_values.py`.",
         "\n".join(f"- {name}: {fact}" for name, fact in known.items()),
         table,
+        "Median host time of a step in µs; with `FIRSTFAULT_STATS=sync` and at level 10 it includes the device's:",
+        "\n".join(["|  | eager | replay |", "| --- | --- | --- |", *times]),
         *(["What differs:", "\n".join(examples)] if examples else []),
     ]
     return "\n\n".join(sections) + "\n"

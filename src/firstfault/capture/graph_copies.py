@@ -165,7 +165,7 @@ class Copies:
 
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Whether a tensor shares memory until it is written to: to ask where it lies would give it some of its own."""
-    return bool(torch._C._is_cow_tensor(tensor))  # type: ignore[attr-defined]
+    return tensor.layout is torch.strided and bool(torch._C._is_cow_tensor(tensor))  # type: ignore[attr-defined]
 
 
 def _is_on_host(storage: torch.UntypedStorage) -> bool:

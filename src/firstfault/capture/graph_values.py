@@ -236,7 +236,7 @@ class GraphValues:
     def replay(self, graph: int, record: schema.Call) -> Replay | None:
         """Take what the next replay of a graph needs, and note it in the record; None where it is not read."""
         captured = self._graphs.get(graph)
-        if captured is None or not captured.ready:
+        if captured is None or not captured.ready or not (captured.readings or captured.copies.calls):
             return None
         buffer = self._copier.lend(captured.copies) if self._copier is not None else None
         record.replay, place, entries = next(captured.replays), (record.device, record.stream), None

@@ -119,8 +119,12 @@ class Values:
 
     def captured(self, number: int, graph: torch.cuda.CUDAGraph) -> None:
         """The capture of a graph has come to its end."""
-        if self.graphs is not None:
+        if self.graphs is None:
+            return
+        try:
             self.graphs.ended(number, _pool_of(graph))
+        except RuntimeError as reason:  # of an allocator that knows of no pools
+            self._note("graphs", f"the values in a CUDA graph are not read: {reason}", 1)
 
     def forget(self, graph: int) -> None:
         """A graph is no more."""

@@ -60,7 +60,7 @@ class Replays:
     def _begun(self, call: schema.Call) -> None:
         kept = self._replays if call.token else self._open if call.graph and call.device < 0 else None
         if kept is not None:
-            kept[call.n] = call
+            kept[call.n] = msgspec.structs.replace(call)  # a history takes the arguments of those that ended away
             if len(kept) > MOST_IN_FLIGHT:
                 del kept[next(iter(kept))]
 
