@@ -357,3 +357,23 @@ torch.cuda.synchronize()
     given = (captured.args or [])[0]
     assert isinstance(given, schema.Tensor)
     assert given.statistics == "[skipped: CUDA graph capture in progress]"
+
+
+@pytest.mark.parametrize("waiting", ["torch.cuda.synchronize()", ""])
+def test_a_graph_of_many_calls(tmp_path: Path, waiting: str) -> None:
+    """What is read of a replay is right; without waiting, the device is behind at some of them, which is counted."""
+    program = f"""
+with torch.cuda.graph(graph):
+    y = x
+    for _ in range(700): y = scale(y, 1)
+for k in range(1, 21):
+    x.fill_(k)
+    graph.replay()
+    {waiting}
+torch.cuda.synchronize()
+"""
+    ended_well(run(tmp_path, program, FIRSTFAULT_STATS="async"))
+    found = maxima(tmp_path)
+    assert {(given, gave) for _, replay, given, gave in found if (given, gave) != (replay, replay)} == set()
+    assert len(found) + 700 * notes(tmp_path).get("replays", 0) == 700 * 20
+    assert len(found) == 700 * 20 or not waiting
