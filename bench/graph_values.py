@@ -146,7 +146,8 @@ def compare(found: Compared, eager: Replayed, replayed: Replayed) -> None:
     found.add("operators", where, eager.call.op, replayed.call.op)
     for (name, one), (_, other) in zip(values_of(eager), values_of(replayed), strict=True):
         found.add("statistics", f"{where}, {name}", statistics_of(one), statistics_of(other))
-    found.add("dumps", where, bool(eager.dump), bool(replayed.dump))
+    if eager.dump or replayed.dump:
+        found.add("dumps", where, bool(eager.dump), bool(replayed.dump))
     if eager.dump and replayed.dump:
         for file in (layout.INPUTS, layout.OUTPUTS):
             before, after = loaded(Path(eager.dump) / file), loaded(Path(replayed.dump) / file)
