@@ -163,6 +163,9 @@ class Driver(progress.Driver, Protocol):
             Unavailable: there is none.
         """
 
+    def discard(self, event: int) -> None:
+        """An event is no longer needed."""
+
     def record(self, event: int, stream: int) -> None:
         """Let an event stand for all that a stream was given so far."""
 
@@ -453,6 +456,7 @@ class CudaDriver(progress.CudaDriver):
         library.cuStreamCreate.argtypes = [ctypes.c_void_p, ctypes.c_uint]
         library.cuStreamDestroy_v2.argtypes = [ctypes.c_void_p]
         library.cuEventCreate.argtypes = [ctypes.c_void_p, ctypes.c_uint]
+        library.cuEventDestroy_v2.argtypes = [ctypes.c_void_p]
         library.cuEventRecord.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         library.cuStreamWaitEvent.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
         library.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
@@ -501,6 +505,10 @@ class CudaDriver(progress.CudaDriver):
         with cuda.relaxed_capture():
             _check(self._cuda.cuEventCreate(ctypes.byref(event), _WITHOUT_TIMING), "cuEventCreate")
         return event.value or 0
+
+    def discard(self, event: int) -> None:
+        """An event is no longer needed."""
+        self._cuda.cuEventDestroy_v2(event)
 
     def record(self, event: int, stream: int) -> None:
         """Let an event stand for all that a stream was given so far."""

@@ -150,16 +150,13 @@ class Copies:
         if nbytes > self._limit:
             raise dump.Skipped(f"{nbytes} bytes of copies exceed the {self._limit} that one CUDA graph may have")
         first = len(self.rows)
-        try:
-            added = self.rows.add(asked, launch)
-        except device_stats.Unavailable as reason:
-            raise dump.Skipped(f"{NOT_IN_GRAPH}: {reason}") from reason
-        if added < len(asked):
-            raise dump.Skipped(NOT_IN_GRAPH)
-        for size in sizes:
+        added = self.rows.add(asked, launch)
+        for size in sizes[:added]:
             self.places.append(self.nbytes + _HEAD)
             self.sizes.append(size)
             self.nbytes += _HEAD + size + -size % _HEAD
+        if added < len(asked):
+            raise dump.Skipped(NOT_IN_GRAPH)
         return first
 
 

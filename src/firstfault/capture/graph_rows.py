@@ -39,24 +39,32 @@ class Rows:
         return memoryview(self._packed).cast("q")
 
     def add(self, requests: Sequence[tuple[Request, torch.UntypedStorage]], launch: Launch) -> int:
-        """Capture as many launches as it takes to read from some storages; how many of the requests were captured.
-
-        Raises:
-            Unavailable: there is no memory for them.
-        """
+        """Capture as many launches as it takes to read from some storages; how many of the requests were captured."""
         done = 0
         while done < len(requests):
-            block, used = divmod(len(self), _BLOCK_ROWS)
-            if block == len(self.blocks):
-                self.blocks.append(self._driver.allocate(_BLOCK_ROWS * REQUEST.size))
+            used = len(self) % _BLOCK_ROWS
             some = requests[done : done + min(device_stats.MOST_TENSORS, _BLOCK_ROWS - used)]
-            if not launch.capture(self.blocks[block] + used * REQUEST.size, [request for request, _ in some]):
+            try:
+                if not launch.capture(self._place(), [request for request, _ in some]):
+                    break
+            except device_stats.Unavailable:  # there is no memory
                 break
             for (address, plan), storage in some:
                 self.sources.add(len(self), storage)
                 self._packed += REQUEST.pack(address, *plan.words, 0, 0)
             done += len(some)
         return done
+
+    def _place(self) -> int:
+        """Where the next row goes in device memory.
+
+        Raises:
+            Unavailable: there is none.
+        """
+        block, used = divmod(len(self), _BLOCK_ROWS)
+        if block == len(self.blocks):
+            self.blocks.append(self._driver.allocate(_BLOCK_ROWS * REQUEST.size))
+        return self.blocks[block] + used * REQUEST.size
 
     def check(self) -> set[int]:
         """The rows whose memory the program has freed, which ask for nothing from now on."""

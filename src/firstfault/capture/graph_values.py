@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -108,6 +107,8 @@ class Captured:
         scratch = [launch.scratch for launch in self._launches.values() if launch.scratch]
         for address in (*self.rows.blocks, *self.copies.rows.blocks, *scratch):
             self._reader.driver.free(address)
+        if self._event:
+            self._reader.driver.discard(self._event)
 
 
 class Replay(NamedTuple):
@@ -151,7 +152,7 @@ class GraphValues:
         reader: Reader,
         copier: Copier | None,
         dumped: Callable[[schema.Dump], None],
-        note: Callable[[str, str, int], None],
+        missed: Callable[[str, str], None],
         *,
         waits: bool,
     ) -> None:
@@ -162,15 +163,14 @@ class GraphValues:
             reader: what reads them.
             copier: what makes dumps of replays, at level 10.
             dumped: told of each of those, or why there is none.
-            note: told what is not read, and how often that was so.
+            missed: told each time that something is not seen, by a code and in words.
             waits: whether the device is waited for after each replay, as it is for a dump.
         """
         self._page = page
         self._reader = reader
         self._copier = copier
         self._dumped = dumped
-        self._note = note
-        self._missed = 0
+        self._missed = missed
         self._waits = waits or copier is not None
         self._graphs: dict[int, Captured] = {}
         self._gone: list[Captured] = []
@@ -219,8 +219,7 @@ class GraphValues:
             else:
                 item.described.statistics = stats.nothing_to_read(item.tensor, contiguous=item.described.contiguous)
                 wanted += [item] if item.described.statistics is None else []
-        with suppress(device_stats.Unavailable, MarkersUnavailable):  # what is not read says so
-            self._graphs[graph].read(wanted, side, place)
+        self._graphs[graph].read(wanted, side, place)
 
     def copy(self, graph: int, record: schema.Call, found: list[Found], not_captured: int) -> CopiedCall:
         """Capture the copies of a call's arguments.
@@ -238,7 +237,7 @@ class GraphValues:
         captured = self._graphs.get(graph)
         if captured is None or not captured.ready or not (captured.readings or captured.copies.calls):
             return None
-        buffer = self._copier.lend(captured.copies) if self._copier is not None else None
+        buffer = self._lend(captured)
         record.replay, place, entries = next(captured.replays), (record.device, record.stream), None
         if captured.readings:
             entries = self._enter(captured, place, record.replay)
@@ -259,14 +258,21 @@ class GraphValues:
         finally:
             self._copier.give_back(replay.buffer)
 
+    def _lend(self, captured: Captured) -> Buffer | None:
+        """Memory for what is copied at a replay; none where nothing is, or, with a note, where there is none."""
+        try:
+            return self._copier.lend(captured.copies) if self._copier is not None else None
+        except MarkersUnavailable as reason:
+            self._missed("copies", f"replays of CUDA graphs were not dumped: {reason}")
+            return None
+
     def _enter(self, captured: Captured, place: tuple[int, int], number: int) -> Entries | None:
         """Entries for what is read at a replay; none, with a note, where the device is too far behind."""
         unread = captured.rows.check()
         readings = (each._replace(side=each.side._replace(replay=number)) for each in captured.readings)
         entries = self._page.enter(place, captured.entries, captured.rows.words, unread, readings)
         if entries is None:
-            self._missed += 1
-            self._note("replays", FAR_BEHIND, self._missed)
+            self._missed("replays", FAR_BEHIND)
         return entries
 
     def _describe(self, replay: Replay) -> None:

@@ -75,6 +75,9 @@ class OpenCall:
                 self.markers.end(record)
             for writer in recorder.writers:
                 writer.raised(record, self.op)
+            if self.replay is not None:
+                with recorder.hidden():
+                    self.replay.take_in()
             if self.dump is not None:
                 self._fail_dump(recorder, self.dump, error)
         except Exception as internal:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from firstfault.capture import deferred_stats, device_stats, dump, graphs, guard, progress, stats, tripwire
+from firstfault.capture import coverage, deferred_stats, device_stats, dump, graphs, guard, progress, stats, tripwire
 from firstfault.capture.describe import Found, Walk
 from firstfault.capture.graph_copies import CopiedCall, Copier
 from firstfault.capture.graph_values import AT_REPLAY, GraphValues, Replay
@@ -28,7 +28,7 @@ class Values:
         chosen: Settings,
         folder: Path | None,
         dumper: dump.Dumper | None,
-        note: Callable[[str, str, int], None],
+        note: Callable[[str, str], None],
         dumped: Callable[[schema.Dump], None],
     ) -> None:
         """Read nothing yet.
@@ -37,7 +37,7 @@ class Values:
             chosen: the settings.
             folder: that of the process in the recording, if there is one.
             dumper: what makes dumps, at level 10.
-            note: writes a note into the recording, and how often what it says was so.
+            note: writes a note into the recording.
             dumped: writes of a dump into it.
         """
         self._folder = folder
@@ -47,7 +47,6 @@ class Values:
         self._dumped = dumped
         self._page: deferred_stats.DeferredStatistics | None = None
         self._in_graphs = self._wants_graphs = chosen.in_graphs and folder is not None
-        self._left_alone = 0
         self.graphs: GraphValues | None = None
         """What reads inside CUDA graphs, once one is about to be captured."""
         self._deferred: deferred_stats.DeferredStatistics | None = None
@@ -109,7 +108,7 @@ class Values:
         except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
             self._in_graphs = False
             self.graphs = None
-            self._note("graphs", f"the values in CUDA graphs are not read: {reason}", 1)
+            self._note("graphs", f"the values in CUDA graphs are not read: {reason}")
         return self.graphs is not None
 
     def captures(self, graph: int) -> None:
@@ -124,7 +123,7 @@ class Values:
         try:
             self.graphs.ended(number, _pool_of(graph))
         except RuntimeError as reason:  # of an allocator that knows of no pools
-            self._note("graphs", f"the values in a CUDA graph are not read: {reason}", 1)
+            self._note("graphs", f"the values in a CUDA graph are not read: {reason}")
 
     def forget(self, graph: int) -> None:
         """A graph is no more."""
@@ -134,8 +133,7 @@ class Values:
     def leave_alone(self) -> None:
         """Count a graph whose values are not read, where they were asked for."""
         if self._wants_graphs:
-            self._left_alone += 1
-            self._note("left alone", LEFT_ALONE, self._left_alone)
+            self._missed("left alone", LEFT_ALONE)
 
     def copy(self, record: schema.Call, walk: Walk) -> CopiedCall | None:
         """Have the arguments of a captured call copied at each replay; None where it is captured into no such graph.
@@ -186,7 +184,7 @@ class Values:
         try:
             self._deferred = self._open_page(self._reader())
         except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
-            self._note("statistics", f"statistics are read at once: {reason}", 1)
+            self._note("statistics", f"statistics are read at once: {reason}")
         return self._deferred
 
     def _open_graphs(self) -> GraphValues:
@@ -198,13 +196,18 @@ class Values:
         reader = self._reader()
         copier = Copier(self._dumper, self._most_dumped, reader.driver) if self._dumper is not None else None
         waits = (self._deferred or self._open_deferred()) is None
-        return GraphValues(self._open_page(reader), reader, copier, self._dumped, self._note, waits=waits)
+        return GraphValues(self._open_page(reader), reader, copier, self._dumped, self._missed, waits=waits)
 
     def _open_page(self, reader: device_stats.Reader) -> deferred_stats.DeferredStatistics:
         if self._page is None:
             assert self._folder is not None
             self._page = deferred_stats.DeferredStatistics(self._folder, reader, self._tripwire)
         return self._page
+
+    def _missed(self, code: str, sentence: str) -> None:
+        """Count that something was not seen, and write it down the first time."""
+        if coverage.missed(code, sentence):
+            self._note(code, sentence)
 
     def _reader(self) -> device_stats.Reader:
         reader = device_stats.reader()

@@ -66,6 +66,9 @@ class Device:
     def event(self) -> int:
         return 1
 
+    def discard(self, event: int) -> None:
+        self.ordered.append(("discard", 0))
+
     def record(self, event: int, stream: int) -> None:
         self.ordered.append(("record", stream))
 
