@@ -93,7 +93,7 @@ def _method(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callab
 
 
 def _capture_begin(hooks: Hooks, original: Callable[[], Any], graph: Any) -> Any:
-    is_read = hooks.capture()
+    is_read = not _captured and hooks.capture()
     result = original()
     known = _graphs.get(graph)
     if known is not None:  # it was reset

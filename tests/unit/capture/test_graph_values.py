@@ -21,6 +21,7 @@ from firstfault.capture.graph_copies import Copier
 from firstfault.capture.graph_rows import Launch
 from firstfault.capture.graph_values import AT_REPLAY, NOT_IN_GRAPH, TOO_MANY, GraphValues
 from firstfault.capture.tripwire import Tripwire
+from firstfault.read.formats.dump_folder import DumpFolder
 from firstfault.read.formats.statistics_page import Readings
 from firstfault.record import layout, schema
 from firstfault.settings import Level, Settings
@@ -411,6 +412,8 @@ def test_each_replay_is_a_dump_with_the_arguments_before_and_after(
     assert [(each.n, each.side, each.replay) for each in told] == [
         (1, side, k) for k in (1, 2, 3) for side in ("inputs", "outputs")
     ]
+    records = [event.record for event in DumpFolder(folder / layout.DUMPS).events(lambda count: None)]
+    assert [record.mutated for record in records if isinstance(record, schema.Return)] == [["arg[0]"]] * 3
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=5), st.integers(0, 9))

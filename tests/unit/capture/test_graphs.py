@@ -148,6 +148,7 @@ def test_of_two_captures_at_once_none_is_named(told: list[Any]) -> None:
     other.capture_end()
     assert graphs.capturing() > 0
     one.capture_end()
+    assert [step for step, *_ in steps] == ["begun", "left alone", "ended", "ended"]
 
 
 def test_a_capture_that_fails_leaves_nothing_behind(told: list[Any]) -> None:

@@ -121,7 +121,8 @@ def test_many_replays_of_many_calls_without_values_take_no_time(folder: Path, mo
 def test_a_history_has_the_values_of_the_last_replay(folder: Path) -> None:
     saved = schema.Dump(1, "inputs", "dumps/one", 7, replay=2)
     second = replay(3, 2, 12)
-    write(folder, HEADER, *captured(1, 1), *replay(2, 1, 10), *second[:2], saved, second[2])
+    elsewhere: list[schema.Record] = [schema.Call(9, 9, "other", tid=43), schema.Return(9, 9, tid=43)]
+    write(folder, HEADER, *captured(1, 1), *replay(2, 1, 10), *second[:2], saved, *elsewhere, second[2])
     keep(folder, (10, 1.0), (11, 2.0), (12, 3.0), (13, 4.0))
     history = History()
     for event in Recording(folder.parent).events(lambda count: None):
@@ -130,7 +131,7 @@ def test_a_history_has_the_values_of_the_last_replay(folder: Path) -> None:
     call = process.marked_call(1)
     assert call is not None
     assert (call.record.replay, call.dump) == (2, str(folder / "dumps" / "one"))
-    assert process.calls == 3
+    assert process.calls == 4
     assert isinstance(call.out, schema.Tensor)
     assert (call.out.nan_count, call.out.statistics) == (0, None)
 

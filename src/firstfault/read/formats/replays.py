@@ -76,9 +76,9 @@ class Replays:
 
     def _ended(self, n: int) -> Iterator[Replayed]:
         replay = self._replays.pop(n, None)
-        dumps, self._dumps = self._dumps, {}
         if replay is None:
             return
+        dumps, self._dumps = self._dumps, {}
         if self._credit < 0:
             self._problems.add(LEFT_OUT)
             return
