@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from firstfault.capture import device_stats, guard, stats
+from firstfault.capture import device_stats, stats
 from firstfault.capture.deferred_stats import DeferredStatistics, Entries, Reading, Side
 from firstfault.capture.describe import Found
 from firstfault.capture.device_stats import Reader, Request
@@ -209,11 +209,10 @@ class GraphValues:
     def read(self, graph: int, found: list[Found], side: Side) -> None:
         """Capture the reading of one side of a call; tensors on the host are read now."""
         place = self._reader.driver.captured()
-        reachable = guard.values_out_of_reach() is None
         wanted = []
-        for item in found:
-            if not reachable or item.unreachable is not None or not _is_on_device(item.tensor):
-                stats.fill_all([item])
+        for item in stats.within_reach(found, at_replays=True):
+            if not _is_on_device(item.tensor):
+                stats.fill(item.described, stats.read(item.tensor, contiguous=item.described.contiguous))
             elif is_lazy(item.tensor):
                 item.described.statistics = NOT_IN_GRAPH
             else:

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firstfault import settings
 from firstfault.capture import deferred_stats, describe, device_stats, dump, graph_copies, graph_values
 from firstfault.capture.deferred_stats import DeferredStatistics, Side
 from firstfault.capture.describe import Found, Walk
@@ -110,9 +111,9 @@ def values(page: DeferredStatistics, reader: Reader, told: list[Any]) -> GraphVa
 
 @pytest.fixture
 def dumping(page: DeferredStatistics, reader: Reader, told: list[Any], folder: Path) -> GraphValues:
-    settings = Settings(level=Level.DUMPS)
-    dumper = dump.Dumper(folder / layout.DUMPS, settings, 42)
-    return made(page, reader, Copier(dumper, settings.dump_max_bytes, reader.driver), told)
+    chosen = Settings(level=Level.DUMPS)
+    dumper = dump.Dumper(folder / layout.DUMPS, chosen, 42)
+    return made(page, reader, Copier(dumper, chosen.dump_max_bytes, reader.driver), told)
 
 
 def made(page: DeferredStatistics, reader: Reader, copier: Copier | None, told: list[Any]) -> GraphValues:
@@ -280,6 +281,17 @@ def test_more_tensors_than_a_launch_and_a_block_take(values: GraphValues, device
     readings = Readings(folder)
     assert [each.mean for index in range(700) if (each := readings.find(token + index))] == list(map(float, range(700)))
     assert max(count for _, count in device.launches) == device_stats.MOST_TENSORS
+
+
+def test_tensors_that_are_too_large_are_left_out(
+    values: GraphValues, device: GraphDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "current", lambda: Settings(statistics_max_bytes=8))
+    Program(values, device)
+    items = found(torch.ones(2), torch.ones(3))
+    values.read(GRAPH, items, Side(1, "op", "inputs"))
+    assert [item.described.reading for item in items] == [1, 0]
+    assert items[1].described.statistics == "[skipped: larger than FIRSTFAULT_STATS_MAX_BYTES, 8 bytes]"
 
 
 def test_a_device_without_more_memory(
