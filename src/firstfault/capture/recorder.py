@@ -17,6 +17,7 @@ import multiprocessing.util
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -93,7 +94,7 @@ class Recorder:
         self._in_graphs = chosen.in_graphs
         self.values: Values | None = None
         if chosen.level >= Level.STATISTICS:
-            self.values = Values(chosen, folder, self.note)
+            self.values = Values(chosen, folder, self.dumper, self.note, self.dumped)
         if self.text is not None and self._record is None and not chosen.stop_on_nan:
             self.short = text_only.of_level(chosen.level, self.text)
         self.tell_targets()
@@ -120,6 +121,8 @@ class Recorder:
         if markers is not None:
             call.markers = markers
             record.device, record.stream, record.graph = markers.place(graph)
+            if graph and self.values is not None:
+                call.replay = self.values.replay(graph, record)
         calls.append(call)
         if not self.describes:
             for writer in self.writers:
@@ -129,6 +132,8 @@ class Recorder:
                 self._describe_inputs(call, record, args, kwargs)
         if markers is not None:
             markers.begin(record)
+        if call.replay is not None:
+            call.replay.start()
         return call
 
     def next_number(self) -> int:
@@ -148,7 +153,7 @@ class Recorder:
             assert self._folder is not None
             self.markers = progress.open_markers(self._folder, in_graphs=self._in_graphs)
             if self.markers is not None:
-                graphs.install(begin)
+                graphs.install(_graph_hooks())
             self._wants_markers = self.markers is None  # not just now: tried again at the next call
         except (progress.MarkersUnavailable, OSError) as reason:
             self._wants_markers = False
@@ -172,9 +177,9 @@ class Recorder:
                     schema.Target(time.time_ns(), name, now.library, now.version, now.boundaries, now.gap)
                 )
 
-    def dumped(self, n: int, side: str, path: str = "", nbytes: int = 0, skipped: str | None = None) -> None:
+    def dumped(self, record: schema.Dump) -> None:
         """Write where one side of a call was saved, or why it was not."""
-        record = schema.Dump(n, side, plain_text(path), nbytes, skipped)
+        record.path = plain_text(record.path)
         for writer in self.writers:
             writer.dumped(record)
 
@@ -226,19 +231,24 @@ class Recorder:
         for writer in self.writers:
             writer.inputs(inputs, record.tid)
         if self.dumper is not None and self.dumper.wanted(record.op):
-            call.dump = self._dump_inputs(self.dumper, record, walk)
+            self._dump_inputs(call, self.dumper, record, walk)
 
-    def _dump_inputs(self, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> dump.OpenDump | None:
-        if (reason := stats.out_of_reach()) is not None:
-            self.dumped(record.n, "inputs", skipped=reason)
-            return None
+    def _dump_inputs(self, call: OpenCall, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> None:
+        """Save the inputs of a call, or have those of a captured one copied at each replay."""
+        assert self.values is not None
         try:
+            copied = self.values.copy(record, walk)
+            if copied is not None:
+                call.dump = copied
+                return
+            if (reason := stats.out_of_reach()) is not None:
+                raise dump.Skipped(reason)
             opened = dumper.begin(record, walk.found, walk.cut)
         except Exception as error:
-            self.dumped(record.n, "inputs", skipped=open_call.why_not_dumped(error))
-            return None
-        self.dumped(record.n, "inputs", opened.folder, opened.nbytes)
-        return opened
+            self.dumped(schema.Dump(record.n, "inputs", skipped=open_call.why_not_dumped(error)))
+            return
+        call.dump = opened
+        self.dumped(schema.Dump(record.n, "inputs", opened.folder, opened.nbytes))
 
 
 def begin(
@@ -314,6 +324,39 @@ def leave_word() -> None:
         opened = _recorder()
         if opened is not None:
             opened.end()
+
+
+def _forget_graph(number: int) -> None:
+    """A graph is no more, which the garbage collector may find in the middle of anything."""
+    if _current is not None and _current.values is not None:
+        _current.values.forget(number)
+
+
+def _graph_hooks() -> graphs.Hooks:
+    """What tells the recorder of this process of CUDA graphs."""
+
+    def told(tell: Callable[[Values], Any]) -> Any:
+        recorder = _current
+        if recorder is None or recorder.values is None or (thread := recorder.threads.current).busy:
+            return None
+        thread.busy = True
+        try:
+            with recorder.hidden():
+                return tell(recorder.values)
+        except Exception as error:
+            guard.internal_error("preparing to read a CUDA graph", error)
+            return None
+        finally:
+            thread.busy = False
+
+    return graphs.Hooks(
+        begin=begin,
+        capture=lambda: bool(told(lambda values: values.prepare_capture())),
+        begun=lambda number: told(lambda values: values.captures(number)),
+        ended=lambda number, graph: told(lambda values: values.captured(number, graph)),
+        gone=_forget_graph,
+        left_alone=lambda: told(lambda values: values.leave_alone()),
+    )
 
 
 _current: Recorder | None = None

@@ -47,11 +47,14 @@ def fill_all(found: list[Found]) -> None:
         fill(item.described, each)
 
 
-def within_reach(found: list[Found]) -> list[Found]:
-    """The tensors that may be read just now; into the descriptions of the others goes why not."""
+def within_reach(found: list[Found], *, at_replays: bool = False) -> list[Found]:
+    """The tensors that may be read just now, or ``at_replays`` of the CUDA graph that is being captured.
+
+    Into the descriptions of the others goes why not.
+    """
     skip = guard.values_out_of_reach()
     most = settings.current().statistics_max_bytes
-    capturing = guard.graph_capture_active()
+    capturing = not at_replays and guard.graph_capture_active()
     readable = []
     for item in found:
         if item.unreachable is not None or skip is not None:

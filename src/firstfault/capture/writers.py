@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 import firstfault
 from firstfault import peers, settings
 from firstfault.errors import tell
@@ -199,7 +201,7 @@ class RecordWriter:
         path = Path(record.path)
         if path.is_relative_to(self._folder):
             path = path.relative_to(self._folder)
-        self._write(schema.Dump(record.n, record.side, str(path) if record.path else "", record.nbytes, record.skipped))
+        self._write(msgspec.structs.replace(record, path=str(path) if record.path else ""))
 
     def note(self, record: schema.Note) -> None:
         """Write a note."""

@@ -51,7 +51,8 @@ class Argument(msgspec.Struct, omit_defaults=True):
 class CallReport(msgspec.Struct, omit_defaults=True):
     """One call of the report; ``inputs`` are left out for those that are only listed.
 
-    ``described`` tells that the arguments were recorded, be they none.
+    ``described`` tells that the arguments were recorded, be they none. ``graph`` is the CUDA graph that it was captured
+    into or replays, and ``replay`` at which of its replays a captured call had these values.
     """
 
     n: int
@@ -72,6 +73,8 @@ class CallReport(msgspec.Struct, omit_defaults=True):
     message: str = ""
     dump: str = ""
     dump_skipped: str = ""
+    graph: int = 0
+    replay: int = 0
 
 
 class TargetReport(msgspec.Struct, omit_defaults=True):
@@ -502,6 +505,8 @@ def _call(call: Call, process: Process, *, full: bool) -> CallReport:
         message=call.message,
         dump=call.dump,
         dump_skipped=call.dump_skipped,
+        graph=record.graph,
+        replay=record.replay if record.device < 0 else 0,
     )
     if full:
         report.inputs = [Argument(name, value) for name, value in call.inputs()]

@@ -90,10 +90,7 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
     yield from _who(process, alone=alone)
     call = process.suspect or process.only
     if call is not None:
-        yield _call(call, process)
-        yield _inputs(call)
-    if process.only is not None and process.only.output is not None:
-        yield _values("Outputs", [process.only.output])
+        yield from _looked_at(call, process)
     if process.findings:
         yield _findings(process)
     if process.in_flight:
@@ -119,11 +116,20 @@ def _who(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
         yield Section("Process", [(Label("title"), process.title), (Label("rank"), process.rank)])
 
 
+def _looked_at(call: CallReport, process: ProcessReport) -> Iterator[Section]:
+    """The call that matters: what it is, what it was given, and, where that is not what its end is about, gave."""
+    yield _call(call, process)
+    yield _inputs(call)
+    if call.output is not None and (call is process.only or call.replay):
+        yield _values("Outputs", [call.output])
+
+
 def _call(call: CallReport, process: ProcessReport) -> Section:
     left_out = ["…"] if len(call.parents) > MOST_PARENTS else []
     told = {
         "op": Code(call.op),
         "number": f"{call.n}, {_where(call)}",
+        "values": f"of replay {call.replay} of graph {call.graph}" if call.replay else "",
         "from": Code(call.site),
         "inside": Code(" > ".join([*left_out, *call.parents[-MOST_PARENTS:]])),
         "raised": Code(f"{call.exception}: {call.message.partition(chr(10))[0]}" if call.exception else ""),

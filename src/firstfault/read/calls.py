@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from firstfault.read import earlier
-from firstfault.read.events import Event
+from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
 from firstfault.record import schema
 
@@ -214,6 +214,8 @@ class History:
             return _raised(process, record)
         elif isinstance(record, schema.Inputs):
             _given(process, record)
+        elif isinstance(record, Replayed):
+            _replayed(process, record)
         else:
             _other(process, record)
         return None
@@ -268,6 +270,16 @@ def _given(process: Process, record: schema.Inputs) -> None:
         call.record.args = record.args or call.record.args or []
         call.record.kwargs = (call.record.kwargs or {}) | record.kwargs
         process.described = True
+
+
+def _replayed(process: Process, record: Replayed) -> None:
+    """A captured call as it ran at the last replay, in the place of what was recorded of it before."""
+    if record.call.n not in process.captured:
+        return
+    call = process.captured[record.call.n] = Call(process.name, record.call)
+    call.state = State.RETURNED
+    call.out, call.out_described, call.mutated = record.result.out, record.result.described, record.result.mutated
+    call.dump = record.dump
 
 
 def _depth(stack: list[Call], parent: int) -> int:

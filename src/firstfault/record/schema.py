@@ -41,6 +41,7 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
         version: torch's in-place counter; None where it is not kept (inference tensors).
         statistics: why there are none, in brackets, when there are none from level 5 on.
         token: of its entry in the process's statistics page, where its statistics come later; 0 for others.
+        reading: of a tensor that is read at each replay of a CUDA graph, which of the graph's it is, from 1; else 0.
         min, max: over the values that are not NaN; of the magnitude for complex values.
         mean: as torch gives it, so NaN once one value is.
         nan_count, inf_count: for floating-point and complex values only.
@@ -68,6 +69,7 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
     kind: str | None = None
     missing: str | None = None
     token: Word = 0
+    reading: Word = 0
 
 
 class Sequence(msgspec.Struct, tag="sequence", omit_defaults=True):
@@ -180,6 +182,8 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
             those after it leave out operator, target, site and arguments, which are as they were there.
         ptrs: the addresses of the tensors among the arguments of a call that is not described, in their order.
         collective: where it stands in its process group, if it is a collective.
+        replay: of a call that replays a graph which is read at that: how often that has been, from 1; else 0.
+        token: of the graph's first reading at that replay, in the statistics page, where the others follow; else 0.
     """
 
     n: int
@@ -197,6 +201,8 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     layout: int = 0
     ptrs: list[int] | None = None
     collective: Collective | None = None
+    replay: Word = 0
+    token: Word = 0
 
 
 class Inputs(msgspec.Struct, tag="inputs", omit_defaults=True):
@@ -245,13 +251,17 @@ class Raise(msgspec.Struct, tag="raise", omit_defaults=True):
 
 
 class Dump(msgspec.Struct, tag="dump", omit_defaults=True):
-    """One side of a call (``inputs`` or ``outputs``) was saved, or why it was not."""
+    """One side of a call (``inputs`` or ``outputs``) was saved, or why it was not.
+
+    ``replay`` tells at which replay of the CUDA graph that the call was captured into; 0 if it was captured into none.
+    """
 
     n: int
     side: str
     path: str = ""
     nbytes: int = 0
     skipped: str | None = None
+    replay: Word = 0
 
 
 class Note(msgspec.Struct, tag="note", omit_defaults=True):
