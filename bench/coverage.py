@@ -1,4 +1,4 @@
-"""What is recorded of real programs, and whether they give what they give without: ``python bench/coverage.py [NAME…]``.
+"""What is recorded of real programs, and whether they give what they give without: ``bench/coverage.py [NAME…]``.
 
 Each program runs by itself and under ``firstfault run`` at levels 1, 3 and 5; the last line of what it prints is a
 digest of its tokens or tensors. Needs what ``make e2e`` sets up; programs marked with GPU run where there is one, by
@@ -50,7 +50,7 @@ ALL = {
         [_HERE, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(PROGRAMS / "gloo_ranks.py")],
     ),
     "triton": Program(
-        "Triton kernels, interpreted, CPU", _program(python("sglang"), "triton_kernels"), {"TRITON_INTERPRET": "1"}
+        "Triton kernels, interpreted, CPU", _program(python("sglang"), "own_kernels"), {"TRITON_INTERPRET": "1"}
     ),
     "sglang": Program(
         "SGLang 0.5.23, Qwen3, CPU",
@@ -58,7 +58,7 @@ ALL = {
         _SGLANG_CPU,
     ),
     "gpu-transformers": Program("transformers, Qwen3 decoding, GPU", _program(_HERE, "transformers_decode", "cuda")),
-    "gpu-triton": Program("Triton kernels, autotuned, GPU", _program(_HERE, "triton_kernels", "cuda")),
+    "gpu-triton": Program("Triton kernels, autotuned, GPU", _program(_HERE, "own_kernels", "cuda")),
     "gpu-flag-gems": Program("FlagGems 5.0, GPU", _program(_HERE, "flag_gems_ops")),
     "gpu-flashinfer": Program("FlashInfer 0.6, GPU", _program(_HERE, "flashinfer_ops")),
     "gpu-sglang": Program("SGLang 0.5.11, Qwen3, GPU", _program(_HERE, "sglang_engine", DENSE, "4", "16")),

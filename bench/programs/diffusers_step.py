@@ -1,4 +1,4 @@
-"""One denoising step of a small UNet and of a small Flux transformer, random weights: ``diffusers_step.py [device]``."""
+"""One denoising step of a small UNet and a small Flux transformer, random weights: ``diffusers_step.py [device]``."""
 
 import hashlib
 import sys

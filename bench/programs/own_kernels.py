@@ -1,4 +1,4 @@
-"""Triton kernels of one's own, one of them autotuned: ``[TRITON_INTERPRET=1] python triton_kernels.py [device]``."""
+"""Triton kernels of one's own, one of them autotuned: ``[TRITON_INTERPRET=1] python own_kernels.py [device]``."""
 
 import hashlib
 import os
