@@ -83,6 +83,7 @@ class TargetReport(msgspec.Struct, omit_defaults=True):
     Attributes:
         library: the distribution, and its version where that is known.
         boundaries: how many functions were boundaries, as far as the process came to say so.
+        used: how many of them were called.
         calls: how many of their calls were recorded.
         gap: why it is not attached, or not to everything.
     """
@@ -90,6 +91,7 @@ class TargetReport(msgspec.Struct, omit_defaults=True):
     name: str
     library: str = ""
     boundaries: int = 0
+    used: int = 0
     calls: int = 0
     gap: str = ""
 
@@ -457,7 +459,7 @@ def _last(process: Process, suspect: Call | None, count: int) -> list[Call]:
 
 def _targets(process: Process) -> list[TargetReport]:
     """What was recorded of each target, most calls first."""
-    names = dict.fromkeys([*process.by_target, *process.targets])
+    names = dict.fromkeys([*(name for name, _ in process.by_target), *process.targets])
     found = [_target(name, process) for name in names if process.targets]
     return sorted(found, key=lambda target: -target.calls)
 
@@ -466,7 +468,8 @@ def _target(name: str, process: Process) -> TargetReport:
     told = process.targets.get(name)
     library = f"{told.library} {told.version}".strip() if told else ""
     boundaries, gap = (told.boundaries, told.gap) if told else (0, "")
-    return TargetReport(name, library, boundaries, process.by_target[name], gap)
+    calls = [count for (target, _), count in process.by_target.items() if target == name]
+    return TargetReport(name, library, max(boundaries, len(calls)), len(calls), sum(calls), gap)
 
 
 def _notes(process: Process) -> Iterator[str]:

@@ -143,8 +143,10 @@ def _call(call: CallReport, process: ProcessReport) -> Section:
 
 def _recorded(targets: list[TargetReport]) -> Section:
     used = [target for target in targets if target.calls]
-    rows: list[Line] = [(target.name, target.library, str(target.boundaries), str(target.calls)) for target in used]
-    return Section("Recorded", columns=["target", "of", "boundaries", "calls"], rows=rows)
+    rows: list[Line] = [
+        (target.name, target.library, str(target.boundaries), str(target.used), str(target.calls)) for target in used
+    ]
+    return Section("Recorded", columns=["target", "of", "boundaries", "called", "calls"], rows=rows)
 
 
 def _where(call: CallReport) -> str:

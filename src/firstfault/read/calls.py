@@ -22,6 +22,8 @@ MOST_OPEN = 256
 MOST_THREADS = 1024
 MOST_MARKED = 4096
 MOST_CAPTURED = 100_000
+MOST_OPERATORS = 20_000
+"""Counted by name in a process; those beyond them are counted as one."""
 MOST_NOTES = 50
 
 CONTROL_FLOW = {"GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError", "_StopRecomputationError"}
@@ -118,8 +120,8 @@ class Process:
     threads: dict[int, Thread] = field(default_factory=dict)
     notes: dict[str, schema.Note] = field(default_factory=dict)
     targets: dict[str, schema.Target] = field(default_factory=dict)
-    by_target: Counter[str] = field(default_factory=Counter)
-    """How many calls each target has recorded."""
+    by_target: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many calls each target has recorded, by operator."""
 
     dumps_skipped: dict[str, int] = field(default_factory=dict)
     by_number: dict[int, Call] = field(default_factory=dict)
@@ -248,7 +250,10 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
     stack.append(call)
     process.by_number[record.n] = call
     process.calls += 1
-    process.by_target[record.target] += 1
+    if len(process.by_target) < MOST_OPERATORS or (record.target, record.op) in process.by_target:
+        process.by_target[record.target, record.op] += 1
+    else:
+        process.by_target[record.target, ""] += 1
     process.described = process.described or record.args is not None
     process.marks.take(record)
     if record.device >= 0:

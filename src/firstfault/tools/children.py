@@ -20,6 +20,7 @@ from firstfault.record import layout
 from firstfault.settings import OURS
 
 _PROC = Path("/proc")
+_PYTHON = re.compile(r"python[0-9.]*$")
 _OFTEN_SECONDS = 30.0
 _SELDOM = 5.0
 _LONGEST_COMMAND = 8
@@ -79,13 +80,14 @@ def _why_not(pid: int, words: list[str]) -> str | None:
         program = os.path.basename(os.readlink(_PROC / str(pid) / "exe"))
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except PermissionError:
-        return "it runs as another user" if re.match(r"python[0-9.]*$", os.path.basename(words[0])) else None
-    if not re.match(r"python[0-9.]*$", program):
+        return "it runs as another user" if _PYTHON.match(os.path.basename(words[0])) else None
+    if not _PYTHON.match(program):
         return None
     for flag in _flags(words[1:]):
         if flag in _WHY:
             return f"-{flag}: it {_WHY[flag]}"
-    if environment and f"{OURS}DIR=".encode() not in environment:
+    is_retitled = not _PYTHON.match(os.path.basename(words[0]))  # which overwrites the environment that others see
+    if environment and not is_retitled and f"{OURS}DIR=".encode() not in environment:
         return "it was started without the environment of the command"
     return None
 
