@@ -29,7 +29,7 @@ def install(targets: Iterable[str] | None = None) -> None:
     """
     chosen = settings.current()
     wanted = tuple(targets) if targets is not None else chosen.targets or (known.DEFAULT,)
-    known.chosen(wanted)
+    known.check(wanted)
     if chosen.level > settings.Level.OFF:
         known.attach(wanted)
 

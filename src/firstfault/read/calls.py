@@ -246,7 +246,8 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
     stack.append(call)
     process.by_number[record.n] = call
     process.calls += 1
-    process.by_target[record.target] += 1
+    if record.target in process.by_target or len(process.by_target) < MOST_NOTES:
+        process.by_target[record.target] += 1
     process.described = process.described or record.args is not None
     process.marks.take(record)
     if record.device >= 0:

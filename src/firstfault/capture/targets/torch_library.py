@@ -46,12 +46,13 @@ uninstall = _patches.undo
 
 def unrecorded(operator: Any) -> Callable[..., Any]:
     """What calls an operator from inside a boundary of its own, so that one call is not recorded as two."""
-    if not _patches.active:
-        return operator  # type: ignore[no-any-return]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         _passing.operator = operator
-        return operator(*args, **kwargs)
+        try:
+            return operator(*args, **kwargs)
+        finally:
+            _passing.operator = None  # where it was not recorded anyway, nobody has taken it
 
     return call
 
@@ -95,19 +96,22 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tell(operator: Any) -> tuple[str, frozenset[int | str]] | None:
     """Name of an operator and which arguments it writes to, or None for one of PyTorch's own."""
-    from firstfault.capture import coverage
+    from firstfault.capture import coverage, guard
     from firstfault.capture.custom_op import written_arguments
 
-    schema = getattr(operator, "_schema", None)  # of one overload; a packet has several
-    qualified = schema.name if schema is not None else getattr(operator, "_qualified_op_name", "")
-    namespace, _, name = qualified.partition("::")
-    if not name or namespace in PYTORCHS_OWN:
+    try:
+        schema = getattr(operator, "_schema", None)  # of one overload; a packet has several
+        qualified = schema.name if schema is not None else getattr(operator, "_qualified_op_name", "")
+        namespace, _, name = qualified.partition("::")
+        if not name or namespace in PYTORCHS_OWN:
+            return None
+        overload = f".{schema.overload_name}" if schema is not None and schema.overload_name else ""
+        written = written_arguments(_overloads(operator))
+        coverage.counted(TARGET)
+        return f"torch.ops.{namespace}.{name}{overload}", written
+    except Exception as error:
+        guard.internal_error("attaching to a custom operator", error)
         return None
-    coverage.counted(TARGET)
-    overload = schema.overload_name if schema is not None else ""
-    return f"torch.ops.{namespace}.{name}" + (f".{overload}" if overload else ""), written_arguments(
-        _overloads(operator)
-    )
 
 
 def _overloads(operator: Any) -> list[Any]:
