@@ -22,6 +22,8 @@ _reported: set[str] = set()
 _function_modes = torch._C._is_torch_function_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
+_mode, _fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+_meta_kernels = torch._C._meta_in_tls_dispatch_include
 
 
 def internal_error(where: str, error: Exception) -> None:
@@ -59,6 +61,14 @@ def _modes_off() -> Iterator[None]:
             yield
     finally:
         torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
+
+
+def fake() -> bool:
+    """Whether an operator that is called now is only to tell what its result would look like, as compilers ask it.
+
+    The mode that asks is off while it has the operator's own kernel for meta tensors tell it.
+    """
+    return _mode(_fake) is not None or _meta_kernels()
 
 
 def graph_capture_active() -> bool:

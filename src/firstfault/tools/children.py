@@ -33,7 +33,7 @@ class Children:
     """The processes below one, each looked at once."""
 
     def __init__(self, recording: Path, hook: str, redact: Callable[[list[str]], list[str]]) -> None:
-        """``hook`` is the folder on ``PYTHONPATH`` that recording begins in; ``redact`` takes secrets out of a command."""
+        """``hook`` is the folder on ``PYTHONPATH`` that recording begins in; ``redact`` takes secrets out of words."""
         self._hook = hook
         self._redact = redact
         self._unseen = recording / layout.UNSEEN

@@ -64,14 +64,13 @@ def _in_mode(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _mode_class() -> type:
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from firstfault.capture import recorder
+    from firstfault.capture import guard, recorder
     from firstfault.capture.custom_op import written_arguments
 
     begin = recorder.begin
-    active_mode, fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+    fake = guard.fake
     writes: dict[Any, frozenset[int | str]] = {}
 
     class Recording(TorchDispatchMode):
@@ -86,7 +85,7 @@ def _mode_class() -> type:
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             kwargs = kwargs or {}
-            is_real = _patches.active and active_mode(fake) is None
+            is_real = _patches.active and not fake()
             call = begin(str(func), TARGET, args, kwargs) if is_real else None
             if call is None:
                 return func(*args, **kwargs)
