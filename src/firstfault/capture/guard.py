@@ -55,12 +55,14 @@ def unseen() -> AbstractContextManager[Any]:
 @contextlib.contextmanager
 def _modes_off() -> Iterator[None]:
     tracing = _tracing()
-    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    if tracing is not None:  # inside a dispatch mode it may not even be set to what it is
+        torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             yield
     finally:
-        torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
+        if tracing is not None:
+            torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
 
 
 def fake() -> bool:
