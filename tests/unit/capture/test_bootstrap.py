@@ -218,9 +218,7 @@ class TestWaiting:
         assert (status, stdout) == (0, "seen 1\n1 []\n")
         assert stderr.count("nothing is recorded in this process") == 1, "ours has seen that this is no torch"
 
-    def test_whatever_loads_it(
-        self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]
-    ) -> None:
+    def test_whatever_loads_it(self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]) -> None:
         code = """
             import importlib.util, sys
             class Loader:

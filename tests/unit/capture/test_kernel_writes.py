@@ -214,7 +214,9 @@ def test_many_functions_that_call_many_are_each_read_once(
 ) -> None:
     read = []
     getsource = kernel_writes.inspect.getsource
-    monkeypatch.setattr(kernel_writes.inspect, "getsource", lambda function: read.append(function) or getsource(function))
+    monkeypatch.setattr(
+        kernel_writes.inspect, "getsource", lambda function: read.append(function) or getsource(function)
+    )
     every = "\n".join(f"    f{other}(a_ptr)" for other in range(8))
     code = "\n".join(f"@jit\ndef f{at}(a_ptr):\n    tl.store(a_ptr, 0)\n{every}" for at in range(8))
 

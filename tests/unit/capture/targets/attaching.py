@@ -60,7 +60,7 @@ def stand_in(folder: Path, files: dict[str, str]) -> Iterator[None]:
         folder: an empty one, to write them to.
         files: code by path.
     """
-    tops = {path.partition("/")[0] for path in files}
+    tops = {path.partition("/")[0].removesuffix(".py") for path in files}
     for path, code in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(textwrap.dedent(code))

@@ -61,11 +61,11 @@ class Counting(TorchDispatchMode):
 
 class TestRecorded:
     def test_each_operator_by_name(self, recorded: Recording) -> None:
-        result = X @ X.T + 1
+        result = (X + 1) * X
 
-        assert names(recorded) == ["aten.t.default", "aten.mm.default", "aten.add.Tensor"]
+        assert names(recorded) == ["aten.add.Tensor", "aten.mul.Tensor"]
         assert {call.target for call in recorded.of(schema.Call)} == {"aten"}
-        assert same(result, untouched(lambda: X @ X.T + 1))
+        assert same(result, untouched(lambda: (X + 1) * X))
 
     def test_what_is_written_in_place(self, recorded: Recording) -> None:
         x = X.clone()

@@ -242,7 +242,9 @@ class TestFourRanks:
     def test_agree_on_the_numbers_of_collectives(self, four_ranks: Ranks) -> None:
         """Though two of them have sent each other something in between."""
         found = _by_rank(four_ranks[0])
-        world = [[_place(call) for call in made if call.collective and call.collective.size == 4] for made in found.values()]
+        world = [
+            [_place(call) for call in made if call.collective and call.collective.size == 4] for made in found.values()
+        ]
         numbered = [[place for place in places if place[1]] for places in world]
 
         assert numbered[0] == numbered[1] == numbered[2] == numbered[3]
@@ -250,7 +252,10 @@ class TestFourRanks:
 
     def test_their_subgroups(self, four_ranks: Ranks) -> None:
         found = _by_rank(four_ranks[0])
-        half = {rank: [call.collective for call in made if call.collective and call.collective.size == 2] for rank, made in found.items()}
+        half = {
+            rank: [call.collective for call in made if call.collective and call.collective.size == 2]
+            for rank, made in found.items()
+        }
 
         assert {rank: [(at.rank, at.number) for at in places] for rank, places in half.items()} == {
             "0": [(0, 1)],

@@ -114,7 +114,9 @@ class TestAttaching:
             )
         assert targets.facts("torch_library").attaches == "by default, though this version has not been tried"
 
-    @pytest.mark.parametrize(("version", "tried"), [("2.1", False), ("2.11", True), ("2.11.1+cu", True), ("2.110", False)])
+    @pytest.mark.parametrize(
+        ("version", "tried"), [("2.1", False), ("2.11", True), ("2.11.1+cu", True), ("2.110", False)]
+    )
     def test_versions_are_compared_by_their_parts(self, version: str, tried: bool) -> None:
         assert targets._is_tried(nn_module, version) is tried
 
@@ -161,9 +163,7 @@ def distribution(folder: Path, code: str) -> dict[str, str]:
 
 
 def under(folder: Path, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*FIRSTFAULT, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run([*FIRSTFAULT, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
 
 
 PROGRAM = "import some_library; print(some_library.function())"

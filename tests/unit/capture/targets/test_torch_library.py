@@ -215,7 +215,9 @@ class TestProgramSeesNoDifference:
         model = compiled(lambda x: ops.scale(x) + 1, fullgraph=True, backend=backend)
 
         assert same(model(X), X * 2 + 1)
-        assert names(recorded) == ["torch.ops.firstfault_tests.scale"], "it ran once, and was asked for its shape before"
+        assert names(recorded) == ["torch.ops.firstfault_tests.scale"], (
+            "it ran once, and was asked for its shape before"
+        )
         torch._dynamo.reset()
 
 
