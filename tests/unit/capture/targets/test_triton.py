@@ -132,6 +132,7 @@ def test_arguments_by_name_grid_and_what_is_written(recorded: Recording, kernels
 
     [call] = calls(recorded)
     assert (call.op, call.target) == ("kernels.body", "triton")
+    assert "/test_triton.py:" in call.site, "where the program launched it, not where Triton does"
     assert (call.args, list(call.kwargs or {})) == ([], ["x_ptr", "out_ptr", "n", "BLOCK", "grid"])
     assert (call.kwargs or {})["n"] == 2
     assert [label for labels in mutated(recorded) for label in labels if "out_ptr" in label]
@@ -171,6 +172,7 @@ def test_as_it_was_tuned(recorded: Recording, kernels: Any, name: str) -> None:
     [call] = calls(recorded)
     assert call.kwargs is not None
     assert (call.kwargs["BLOCK"], call.kwargs["num_warps"]) == (16, 4)
+    assert "/test_triton.py:" in call.site
     assert call.kwargs.get("num_stages") == (3 if name == "heuristic" else None)
 
 
@@ -190,7 +192,7 @@ def test_exception_is_the_same_object(recorded: Recording, kernels: Any) -> None
 
 def test_kernel_without_source(recorded: Recording, kernels: Any) -> None:
     made: dict[str, Any] = {}
-    exec("def nowhere(x_ptr): pass", made)  # noqa: S102
+    exec("def nowhere(x_ptr): pass", made)
     kernels.jit(made["nowhere"])[(1,)](X)
 
     assert names(recorded)[0].endswith("nowhere")
