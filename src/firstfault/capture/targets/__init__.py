@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
@@ -141,14 +140,26 @@ def facts(name: str) -> Facts:
 
 
 def attach(wanted: tuple[str, ...]) -> None:
-    """Attach the targets that are asked for, each as soon as the program has imported what it requires.
+    """Attach the targets that are asked for, each as soon as the program has imported torch and what it requires.
+
+    Recording needs torch, which is not imported for it, nor used while the program is in the middle of importing it.
 
     Raises:
         SettingError: there is no target of a name.
     """
-    for name in chosen(wanted):
-        if name not in _attached:
-            _attach(name)
+    check(wanted)
+
+    def attach_all(torch: ModuleType) -> None:
+        for name in chosen(wanted):
+            if name not in _attached:
+                _attach(name)
+
+    def failed(error: Exception) -> None:
+        for name in chosen(wanted):
+            _failed(name, error)
+
+    _callbacks.add(attach_all)
+    imports.when_imported("torch", attach_all, failed)
 
 
 def detach() -> None:
@@ -213,7 +224,6 @@ def _in_words(error: Exception) -> str:
 
 
 def _tell() -> None:
-    """Write how the targets stand, unless nothing is recorded yet: that would need torch, which may not be imported."""
-    recorder = sys.modules.get("firstfault.capture.recorder")
-    if recorder is not None:
-        recorder.tell_targets()
+    from firstfault.capture import recorder
+
+    recorder.tell_targets()
