@@ -60,7 +60,11 @@ def test_counts_from_many_threads() -> None:
 
 
 def test_the_first_miss_is_the_one_to_tell_of() -> None:
-    assert [coverage.missed("a", "one"), coverage.missed("a", "one"), coverage.missed("b", "two")] == [True, False, True]
+    assert [coverage.missed("a", "one"), coverage.missed("a", "one"), coverage.missed("b", "two")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_reasons_add_up_each_once() -> None:
