@@ -18,6 +18,8 @@ from tests.conftest import Record
 from tests.unit.capture.targets.attaching import attached_by_name, attributes, changed
 from tests.unit.recording import Recording
 
+compiled: Any = torch.compile
+
 
 @pytest.fixture(autouse=True)
 def _clear() -> Iterator[None]:
@@ -47,10 +49,13 @@ def end() -> None:
 
 
 def test_counts_from_many_threads() -> None:
-    threads = [
-        threading.Thread(target=lambda: [(coverage.counted("a"), coverage.missed("c", "s")) for _ in range(500)])
-        for _ in range(6)
-    ]
+
+    def count() -> None:
+        for _ in range(500):
+            coverage.counted("a")
+            coverage.missed("c", "s")
+
+    threads = [threading.Thread(target=count) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -104,7 +109,7 @@ def test_compiled_regions_are_counted(record: Record) -> None:
     torch._dynamo.reset()
     with attached_by_name("nn_module"):
         for by in (1, 2):
-            run: Any = torch.compile(lambda x, by=by: torch.relu(x) * by, backend="eager", fullgraph=True)
+            run = compiled(lambda x, by=by: torch.relu(x) * by, backend="eager", fullgraph=True)
             run(torch.ones(1))
             run(torch.ones(1))
             torch._dynamo.reset()

@@ -75,7 +75,12 @@ def test_from_a_thread(record: Record) -> None:
 def test_from_many_threads_at_once(record: Record) -> None:
     recording = record(3)
     go = threading.Barrier(6)
-    threads = [threading.Thread(target=lambda: (go.wait(60), firstfault.install(["nn_module"]))) for _ in range(6)]
+
+    def install() -> None:
+        go.wait(60)
+        firstfault.install(["nn_module"])
+
+    threads = [threading.Thread(target=install) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -47,16 +47,22 @@ def untouched(make: Callable[[], Any]) -> Any:
         aten.install(torch)
 
 
-class Counting(TorchDispatchMode):
+class _Counting(TorchDispatchMode):
     """A mode of the program's."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
+    seen: list[str]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen.append(str(func))
         return func(*args, **(kwargs or {}))
+
+
+def counting() -> Any:
+    """Such a mode, that has seen nothing yet."""
+    make: Any = _Counting
+    mode = make()
+    mode.seen = []
+    return mode
 
 
 class TestRecorded:
@@ -137,9 +143,9 @@ class TestProgramSeesNoDifference:
 
     def test_mode_of_its_own_sees_what_it_saw(self, recorded: Recording) -> None:
         def seen() -> list[str]:
-            with Counting() as mode:
+            with counting() as mode:
                 _ = X @ X.T
-            return mode.seen
+            return list(mode.seen)
 
         assert seen() == untouched(seen)
 
@@ -147,7 +153,8 @@ class TestProgramSeesNoDifference:
 class TestLeaving:
     def test_in_the_middle_of_a_mode_of_the_program(self, recorded: Recording) -> None:
         """That one goes on, and is left as it would be; ours stays and only passes on."""
-        with Counting() as mode:
+        mode = counting()
+        with mode:
             aten.uninstall()
             _ = X + 1
             assert _python_dispatch._get_current_dispatch_mode() is mode

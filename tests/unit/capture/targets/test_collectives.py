@@ -38,7 +38,8 @@ def _installed() -> Iterator[None]:
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
     """A group of one rank."""
-    store = dist.FileStore(str(tmp_path / "store"), 1)
+    stores: Any = dist
+    store = stores.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -45,6 +45,7 @@ STAND_IN = {
         def get_timestep_embedding(x): return x
     """,
 }
+compiled: Any = torch.compile
 X = torch.ones(2)
 
 
@@ -127,7 +128,7 @@ def test_compiled_whole(recorded: Recording, library: Any) -> None:
     attention = library.attention_processor.Attention()
     torch._dynamo.reset()
     try:
-        compiled: Any = torch.compile(lambda x: attention(x) + 1, backend="eager", fullgraph=True)
-        assert same(compiled(X), X + 1)
+        run = compiled(lambda x: attention(x) + 1, backend="eager", fullgraph=True)
+        assert same(run(X), X + 1)
     finally:
         torch._dynamo.reset()

@@ -42,6 +42,7 @@ STAND_IN = {
         ERROR = ValueError("theirs")
     """,
 }
+compiled: Any = torch.compile
 X = torch.ones(2)
 
 
@@ -71,8 +72,8 @@ def test_compiled_whole(decode: Any, record: Record) -> None:
     torch._dynamo.reset()
     try:
         wrapper = decode.Wrapper()
-        compiled: Any = torch.compile(lambda x: wrapper.run(x, scale=2.0), backend="eager")
-        assert same(compiled(X), X * 2)
+        run = compiled(lambda x: wrapper.run(x, scale=2.0), backend="eager")
+        assert same(run(X), X * 2)
     finally:
         torch._dynamo.reset()
 

@@ -65,6 +65,7 @@ CUSTOM_OP = '''
         return _call_directly_in_eager(op_func, debug_torch_op(op_func, op_name, namespace="stand_in_sglang"))
 '''
 NEW, OLD = "sglang.kernels.kernel_api_logging", "sglang.kernel_api_logging"
+compiled: Any = torch.compile
 X = torch.ones(2)
 
 
@@ -112,10 +113,8 @@ def test_compiled_whole(recorded: Recording, engine: Any) -> None:
     backend, method = engine.AttentionBackend(), engine.method()
     torch._dynamo.reset()
     try:
-        compiled: Any = torch.compile(
-            lambda x: method.apply(None, engine.named(backend.forward(x))), backend="eager", fullgraph=True
-        )
-        assert same(compiled(X), (X * 2 + 1) * 3)
+        run = compiled(lambda x: method.apply(None, engine.named(backend.forward(x))), backend="eager", fullgraph=True)
+        assert same(run(X), (X * 2 + 1) * 3)
     finally:
         torch._dynamo.reset()
 

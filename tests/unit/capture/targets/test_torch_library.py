@@ -21,7 +21,7 @@ from tests.unit.recording import Recording, same
 
 X = torch.arange(12.0).reshape(3, 4)
 OWNERS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
-PLAIN = [owner.__call__ for owner in OWNERS]
+PLAIN: list[Any] = [owner.__call__ for owner in OWNERS]
 ERROR = ValueError("theirs")
 ops: Any = torch.ops.firstfault_tests
 compiled: Callable[..., Any] = torch.compile
@@ -125,9 +125,10 @@ class TestRecorded:
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 return func(*args, **(kwargs or {}))
 
-        with Passing(), Passing():
+        mode: Any = Passing
+        with mode(), mode():
             ops.scale(X, 3)
-        with pytest.raises(ValueError, match="theirs"), Passing():
+        with pytest.raises(ValueError, match="theirs"), mode():
             ops.fails(X)
         ops.scale(X)
 

@@ -76,6 +76,7 @@ STAND_IN = {
         ERROR = ValueError("theirs")
     """,
 }
+compiled: Any = torch.compile
 X = torch.ones(3)
 
 
@@ -129,10 +130,10 @@ def test_compiled_whole_from_the_first_call_on(recorded: Recording, engine: Any)
     torch._dynamo.reset()
     try:
         op = engine.RMSNorm()
-        assert same(torch.compile(lambda x: op(x) * 2, backend="eager", fullgraph=True)(X), (X + 1) * 2)
+        assert same(compiled(lambda x: op(x) * 2, backend="eager", fullgraph=True)(X), (X + 1) * 2)
         method = engine.Late()
-        compiled: Any = torch.compile(lambda x: method.apply(None, x), backend="eager", fullgraph=True)
-        assert same(compiled(X), X * 2 + 1)
+        run = compiled(lambda x: method.apply(None, x), backend="eager", fullgraph=True)
+        assert same(run(X), X * 2 + 1)
     finally:
         torch._dynamo.reset()
 
@@ -166,7 +167,7 @@ def test_class_made_after_it_is_put_back(engine: Any, record: Record) -> None:
     recording = record(3)
 
     late = type("Latest", (engine.Early,), {"apply": lambda self, layer, x: x})
-    late().apply(None, X)  # type: ignore[attr-defined]
+    late().apply(None, X)
 
     assert calls(recording) == []
     base.__init_subclass__ = ours
