@@ -13,7 +13,6 @@ a library imports torch, and only then do we know that this library is waited fo
 from __future__ import annotations
 
 import sys
-from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,19 +58,18 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.names: dict[str, list[Waiter]] = {}
-        self._asking: set[tuple[int, str]] = set()
-        """By thread: while one looks for a module, another may import it."""
+        self._asking: set[str] = set()
+        """While one thread looks for a module, Python lets no other look for any."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """What the others find, as a specification that says when its module is imported."""
-        asking = get_ident(), name
-        if name not in self.names or asking in self._asking:
+        if name not in self.names or name in self._asking:
             return None
-        self._asking.add(asking)
+        self._asking.add(name)
         try:
             spec = _found_by_others(self, name, path, target)
         finally:
-            self._asking.discard(asking)
+            self._asking.discard(name)
         if spec is not None and spec.loader is not None:
             self.see_end_of(spec)
         return spec

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
@@ -253,32 +252,3 @@ def test_nothing_waited_for_leaves_no_finder(folder: Path, seen: Seen) -> None:
     imports.forget({call})
 
     assert imports._waiting not in sys.meta_path
-
-
-def test_thread_that_imports_while_another_looks(folder: Path, seen: Seen) -> None:
-    """``find_spec`` takes no lock, and the one who asks first is in the middle of it."""
-    write(folder / "some_library.py")
-    looking, imported = threading.Event(), threading.Event()
-
-    class Slow:
-        """Holds up the thread that looks, in the middle of asking the finders behind ours."""
-
-        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-            if threading.current_thread().name == "looks" and name == "some_library":
-                looking.set()
-                assert imported.wait(60)
-
-    slow: Any = Slow()
-    sys.meta_path.insert(0, slow)
-    imports.when_imported("some_library", *noting(seen))
-    thread = threading.Thread(target=importlib.util.find_spec, args=("some_library",), name="looks")
-    thread.start()
-    try:
-        assert looking.wait(60)
-        importlib.import_module("some_library")
-    finally:
-        imported.set()
-        thread.join()
-        sys.meta_path.remove(slow)
-
-    assert seen == [("some_library", 1)]

@@ -157,7 +157,8 @@ class TestLeaving:
         with mode:
             aten.uninstall()
             _ = X + 1
-            assert _python_dispatch._get_current_dispatch_mode() is mode
+            innermost: Any = _python_dispatch._get_current_dispatch_mode()
+        assert innermost is mode
         before = len(names(recorded))
         _ = X + 2
 
