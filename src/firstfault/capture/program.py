@@ -35,5 +35,8 @@ def install(targets: Iterable[str] | None = None) -> None:
 
 
 def uninstall() -> None:
-    """Put back every attribute that a target has replaced; boundaries that the program has made itself stay."""
+    """Put back every attribute that a target has replaced.
+
+    Boundaries stay that the program has made itself, and those that SGLang or FlashInfer made of their own functions.
+    """
     known.detach()
