@@ -10,6 +10,7 @@ Kept here until the recording takes it, for targets attach before the first call
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -67,3 +68,14 @@ def missed(code: str, sentence: str) -> bool:
         not_seen[code] = sentence
         times[code] += 1
         return times[code] == 1
+
+
+def _after_fork_in_child() -> None:
+    """What its parent did not see is the parent's to tell, and another thread of that may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+    not_seen.clear()
+    times.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -22,6 +22,8 @@ _reported: set[str] = set()
 _function_modes = torch._C._is_torch_function_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
+_mode, _fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+_meta_kernels = torch._C._meta_in_tls_dispatch_include
 
 
 def internal_error(where: str, error: Exception) -> None:
@@ -53,12 +55,22 @@ def unseen() -> AbstractContextManager[Any]:
 @contextlib.contextmanager
 def _modes_off() -> Iterator[None]:
     tracing = _tracing()
-    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    if tracing is not None:  # inside a dispatch mode it may not even be set to what it is
+        torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             yield
     finally:
-        torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
+        if tracing is not None:
+            torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
+
+
+def fake() -> bool:
+    """Whether an operator that is called now is only to tell what its result would look like, as compilers ask it.
+
+    The mode that asks is off while it has the operator's own kernel for meta tensors tell it.
+    """
+    return _mode(_fake) is not None or _meta_kernels()
 
 
 def graph_capture_active() -> bool:

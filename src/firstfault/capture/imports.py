@@ -1,9 +1,13 @@
 """Calling back when a module's import has come to its end, with nothing of ours left to be seen on the module.
 
-    when_imported("torch", install)
+    when_imported("torch", install, failed)
 
 Nothing is imported that the program does not import. Every Python process under ``firstfault run`` comes through
 here, and most never import what is waited for: ``wrapt``, which does the same, takes 40 ms of each to import.
+
+Python marks an import as under way in the module's specification and takes the mark off at its end, whatever loads
+it; that is what is seen here. A loader cannot tell: some load many modules, and some have been called already when
+a library imports torch, and only then do we know that this library is waited for.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    Waiter: TypeAlias = "tuple[Callable[[ModuleType], None], Callable[[Exception], None]]"
 
 
 def when_imported(name: str, call: Callable[[ModuleType], None], failed: Callable[[Exception], None]) -> None:
@@ -25,15 +30,19 @@ def when_imported(name: str, call: Callable[[ModuleType], None], failed: Callabl
     Args:
         name: the module's full name.
         call: must not raise.
-        failed: called where the end of the import cannot be seen, as with a loader of an unknown kind.
+        failed: called where the end of the import cannot be seen, as the specification is of an unknown kind.
     """
     module = sys.modules.get(name)
-    if module is not None and (name in _waiting.run or not _is_under_way(module)):
+    spec = getattr(module, "__spec__", None)
+    if module is not None and not getattr(spec, "_initializing", False):
         call(module)
         return
+    is_first = name not in _waiting.names
     _waiting.names.setdefault(name, []).append((call, failed))
     if _waiting not in sys.meta_path:
         sys.meta_path.insert(0, _waiting)
+    if spec is not None and is_first:
+        _waiting.see_end_of(spec)
 
 
 def forget(calls: set[Callable[[ModuleType], None]]) -> None:
@@ -44,21 +53,16 @@ def forget(calls: set[Callable[[ModuleType], None]]) -> None:
             _waiting.done(name)
 
 
-def _is_under_way(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
 class _Waiting:
     """Finds modules as the finders behind it do, and sees their imports come to their ends."""
 
     def __init__(self) -> None:
-        self.names: dict[str, list[tuple[Callable[[ModuleType], None], Callable[[Exception], None]]]] = {}
-        self.run: set[str] = set()
-        """Modules whose code has run to its end, though Python says later that they are imported."""
+        self.names: dict[str, list[Waiter]] = {}
         self._asking: set[str] = set()
+        """While one thread looks for a module, Python lets no other look for any."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """What the others find, with a loader that says when it is done."""
+        """What the others find, as a specification that says when its module is imported."""
         if name not in self.names or name in self._asking:
             return None
         self._asking.add(name)
@@ -67,32 +71,49 @@ class _Waiting:
         finally:
             self._asking.discard(name)
         if spec is not None and spec.loader is not None:
-            try:
-                self._see_end_of(name, spec.loader)
-            except Exception as error:  # a loader of another kind than any that Python has
-                for _, failed in self.done(name):
-                    failed(error)
+            self.see_end_of(spec)
         return spec
 
-    def done(self, name: str) -> list[tuple[Callable[[ModuleType], None], Callable[[Exception], None]]]:
+    def see_end_of(self, spec: ModuleSpec) -> None:
+        """Call back when Python says of a module that it is imported."""
+        try:
+            spec.__class__ = _seen(type(spec), self)
+        except Exception as error:  # a specification of another kind than any that Python has
+            for _, failed in self.done(spec.name):
+                failed(error)
+
+    def ends(self, name: str) -> None:
+        """The import of a module ends; where it has failed, there may be another."""
+        module = sys.modules.get(name)
+        while module is not None and (waited := self.done(name)):
+            for call, _ in waited:
+                call(module)  # which may wait for this very module
+
+    def done(self, name: str) -> list[Waiter]:
         """Wait no longer for a module; who did is given back."""
         waited = self.names.pop(name, [])
         if not self.names and self in sys.meta_path:
             sys.meta_path.remove(self)
         return waited
 
-    def _see_end_of(self, name: str, loader: Loader) -> None:
-        """Call back when ``loader`` has run the module; then there is nothing of ours left to be seen on it."""
-        execute = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            vars(loader).pop("exec_module", None)
-            self.run.add(name)
-            for call, _ in self.done(name):
-                call(module)
+def _seen(kind: type[ModuleSpec], ours: _Waiting) -> type[ModuleSpec]:
+    """A specification of that kind, until Python takes the mark off that its module's import is under way."""
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]
+    def is_initializing(spec: ModuleSpec) -> bool:
+        return bool(vars(spec).get("_initializing", False))
+
+    def initialize(spec: ModuleSpec, under_way: bool) -> None:
+        if under_way:
+            vars(spec)["_initializing"] = True
+            return
+        try:
+            ours.ends(spec.name)
+        finally:
+            spec.__class__ = kind
+            setattr(spec, "_initializing", False)  # another like us may see it too
+
+    return type(kind.__name__, (kind,), {"_initializing": property(is_initializing, initialize)})
 
 
 def _found_by_others(ours: _Waiting, name: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:

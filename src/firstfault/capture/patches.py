@@ -34,21 +34,24 @@ class Patches:
             AttributeError: there is none of that name, or it cannot be set.
         """
         getattr(owner, name)
-        if any(put.owner is owner and put.name == name for put in self._put):
-            return
         original = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, replacement)
+        known = next((put for put in self._put if put.owner is owner and put.name == name), None)
+        if known is None or known.original is original:  # another may have put the original back
+            setattr(owner, name, replacement)
+            self._put = [put for put in self._put if put is not known]
+            self._put.append(_Put(owner, name, original, replacement))
         self.active = True
-        self._put.append(_Put(owner, name, original, replacement))
 
     def undo(self) -> None:
-        """Put the originals back; where another has patched on top of us, that stays."""
+        """Put the originals back; where another has patched on top of us, that stays, and passes on to ours."""
         self.active = False
-        while self._put:
-            owner, name, original, replacement = self._put.pop()
-            if vars(owner).get(name, _ABSENT) is not replacement:
-                continue
-            if original is _ABSENT:
-                delattr(owner, name)
+        left, self._put = self._put, []
+        for put in reversed(left):
+            now = vars(put.owner).get(put.name, _ABSENT)
+            if now is not put.replacement:
+                if now is not put.original:
+                    self._put.insert(0, put)
+            elif put.original is _ABSENT:
+                delattr(put.owner, put.name)
             else:
-                setattr(owner, name, original)
+                setattr(put.owner, put.name, put.original)

@@ -29,11 +29,14 @@ def install(targets: Iterable[str] | None = None) -> None:
     """
     chosen = settings.current()
     wanted = tuple(targets) if targets is not None else chosen.targets or (known.DEFAULT,)
-    known.chosen(wanted)
+    known.check(wanted)
     if chosen.level > settings.Level.OFF:
         known.attach(wanted)
 
 
 def uninstall() -> None:
-    """Put back every attribute that a target has replaced; boundaries that the program has made itself stay."""
+    """Put back every attribute that a target has replaced.
+
+    Boundaries stay that the program has made itself, and those that SGLang or FlashInfer made of their own functions.
+    """
     known.detach()

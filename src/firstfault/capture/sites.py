@@ -10,10 +10,13 @@ from firstfault.record.plain import plain_text
 _PASSED_OVER = (
     "torch/nn/modules/module.py",
     "torch/_ops.py",
+    "triton/runtime/autotuner.py",
+    "triton/runtime/jit.py",
     "firstfault/capture/graphs.py",
     "firstfault/capture/targets/nn_module.py",
+    "firstfault/capture/targets/vllm.py",
 )
-"""Torch's own frames, and ours, between a module or an operator and who called it."""
+"""Frames of torch and Triton, and ours, between a module, an operator or a kernel and who called it."""
 
 _FRAMES_TO_BOUNDARY = 3  # this function, the method that calls it, and ``recorder.begin``
 _MOST = 4096
@@ -24,7 +27,7 @@ _inner: dict[int, CodeType] = {}
 
 
 def site_of_caller() -> str:
-    """``file:line`` of what called the boundary, past torch's own frames; empty where there is none.
+    """``file:line`` of what called the boundary, past the frames between them; empty where there is none.
 
     For the method that begins a call, which ``recorder.begin`` calls for the boundary.
     """

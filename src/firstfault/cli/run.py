@@ -16,6 +16,10 @@ from firstfault.settings import LEVEL_FORMS
 if TYPE_CHECKING:
     from firstfault.read.summary import Summary
 
+MOST_GAPS = 5
+LONGEST_GAP = 200
+"""Of what was not seen, in the last line of a command that went well."""
+
 CONTEXT = {"allow_interspersed_args": False}
 LEVEL_HELP = f"How much is recorded: {LEVEL_FORMS}; FIRSTFAULT_LOGLEVEL if that is set, else 3."
 DIR_HELP = "The folder for the recording, new or empty; FIRSTFAULT_DIR if that is set, else firstfault-DATE-TIME-PID."
@@ -45,8 +49,9 @@ def command(
     recording = session.create(chosen, words)
     environ = session.environment(os.environ, recording.folder, chosen)
     try:
-        looking = children.Children(recording.folder, session.redact)
-        ending = runner.run(words, environ, recording.folder / session.STDERR_TAIL, looking.look)
+        looking = children.Children(recording.folder, session.HOOK, session.redact)
+        look = looking.look if chosen.level else lambda pid: None
+        ending = runner.run(words, environ, recording.folder / session.STDERR_TAIL, look)
     except runner.CannotStart:
         recording.discard()
         raise
@@ -74,7 +79,12 @@ def _sum_up(recording: Path) -> None:
 
 
 def _not_seen(found: Summary) -> str:
-    return f"; not seen: {'; '.join(found.gaps)}" if found.gaps else ""
+    from firstfault.present.values import shortened
+
+    gaps = [shortened(gap, LONGEST_GAP) for gap in found.gaps[:MOST_GAPS]]
+    left = len(found.gaps) - len(gaps)
+    gaps += [f"{left} more, which firstfault report shows"] if left else []
+    return f"; not seen: {'; '.join(gaps)}" if gaps else ""
 
 
 def _report(recording: Path) -> None:

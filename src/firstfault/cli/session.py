@@ -55,6 +55,9 @@ SECRET_TEXT = re.compile(r"(?<=Bearer )[^\s\"']+|(?<=://)[^/@\s]+(?=@)|\b(?:hf_|
 
 REDACTED = "[redacted]"
 
+HOOK = str(Path(__file__).parent.parent / "capture" / "startup")
+"""The folder that is put on ``PYTHONPATH``, in which every Python finds our ``sitecustomize``."""
+
 _ENDING_BYTES = 160
 """What the lines on how the command ended take at most."""
 
@@ -125,7 +128,7 @@ def chosen(
         stop_on_nan=stop_on_nan or found.stop_on_nan,
     )
     chosen = dataclasses.replace(chosen, targets=chosen.targets or (known.DEFAULT,))
-    known.chosen(chosen.targets)
+    known.check(chosen.targets)
     if chosen.stop_on_nan and chosen.level < Level.STATISTICS:
         raise SettingError(f"stopping on NaN needs statistics: choose --level 5 or 10, not {chosen.level:d}")
     return chosen
@@ -162,11 +165,10 @@ def environment(environ: Mapping[str, str], recording: Path, chosen: Settings) -
         return changed
     if chosen.stop_on_nan:
         changed["FIRSTFAULT_STOP_ON_NAN"] = "1"
-    hook = str(Path(__file__).parent.parent / "capture" / "startup")
     homes = {str(Path(str(module.__file__)).parent.parent): None for module in (firstfault, msgspec)}
     changed["FIRSTFAULT_IMPORT_FROM"] = os.pathsep.join(homes)
     changed["FIRSTFAULT_TARGETS"] = ",".join(chosen.targets)
-    changed["PYTHONPATH"] = os.pathsep.join(filter(None, (hook, environ.get("PYTHONPATH", ""))))
+    changed["PYTHONPATH"] = os.pathsep.join(filter(None, (HOOK, environ.get("PYTHONPATH", ""))))
     return changed
 
 

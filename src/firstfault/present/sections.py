@@ -65,10 +65,9 @@ def sections(report: Report) -> Iterator[Section]:
     if left > 0:
         yield Section("More processes", [(f"{left} more, in --json",)])
     if report.unseen:
-        yield Section("Nothing recorded in", [(sentence,) for sentence in report.unseen])
+        yield Section("Nothing recorded in", _lines(report.unseen))
     if report.stderr:
-        shortened: list[Line] = [(values.shortened(line, LONGEST_LINE),) for line in report.stderr]
-        yield Section("End of stderr", shortened, verbatim=True)
+        yield Section("End of stderr", _lines(report.stderr), verbatim=True)
     if report.problems:
         yield Section("Not read", [(problem,) for problem in report.problems])
     steps = list(_next_steps(report))
@@ -104,7 +103,11 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
         yield _recorded(process.targets)
     notes = [f"{target.name}: {target.gap}" for target in process.targets if target.gap] + process.notes
     if notes:
-        yield Section("Not seen", [(note,) for note in notes])
+        yield Section("Not seen", _lines(notes))
+
+
+def _lines(texts: list[str]) -> list[Line]:
+    return [(values.shortened(text, LONGEST_LINE),) for text in texts]
 
 
 def _who(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
@@ -142,9 +145,16 @@ def _call(call: CallReport, process: ProcessReport) -> Section:
 
 
 def _recorded(targets: list[TargetReport]) -> Section:
-    used = [target for target in targets if target.calls]
+    used = [target for target in targets if target.calls][:MOST_ROWS]
     rows: list[Line] = [
-        (target.name, target.library, str(target.boundaries), str(target.used), str(target.calls)) for target in used
+        (
+            values.shortened(target.name, LONGEST_NAME),
+            values.shortened(target.library, LONGEST_NAME),
+            str(target.boundaries),
+            str(target.used),
+            str(target.calls),
+        )
+        for target in used
     ]
     return Section("Recorded", columns=["target", "of", "boundaries", "called", "calls"], rows=rows)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 
 from firstfault.read.files import is_regular
-from firstfault.record import layout
+from firstfault.record import layout, schema
 
 MOST = 20
 LONGEST = 2**20
 
 
 class _Unseen(msgspec.Struct):
-    pid: int
+    pid: schema.Word
     command: list[str]
     why: str
 

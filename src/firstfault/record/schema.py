@@ -155,7 +155,7 @@ class Collective(msgspec.Struct, omit_defaults=True):
         group: the group's name, as torch gives it.
         rank: the process's rank in it.
         size: how many ranks it has.
-        number: which of the group's collectives in this process it is, from 1.
+        number: which of the group's collectives in this process it is, from 1; 0 for what one rank sends another.
     """
 
     group: str
@@ -289,7 +289,7 @@ class Target(msgspec.Struct, tag="target", omit_defaults=True):
     name: str
     library: str = ""
     version: str = ""
-    boundaries: int = 0
+    boundaries: Word = 0
     gap: str = ""
 
 

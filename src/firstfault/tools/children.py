@@ -24,6 +24,7 @@ _PYTHON = re.compile(r"python[0-9.]*$")
 _OFTEN_SECONDS = 30.0
 _SELDOM = 5.0
 _LONGEST_COMMAND = 8
+_LONGEST_WORD = 200
 _WITH_ARGUMENT = "cmWXQ"
 """Options of Python that are followed by a word, after which come the program's own."""
 _WHY = {"I": "reads no PYTHONPATH", "E": "reads no PYTHONPATH", "S": "runs no sitecustomize"}
@@ -32,8 +33,9 @@ _WHY = {"I": "reads no PYTHONPATH", "E": "reads no PYTHONPATH", "S": "runs no si
 class Children:
     """The processes below one, each looked at once."""
 
-    def __init__(self, recording: Path, redact: Callable[[list[str]], list[str]]) -> None:
-        """``redact`` takes the secrets out of a command."""
+    def __init__(self, recording: Path, hook: str, redact: Callable[[list[str]], list[str]]) -> None:
+        """``hook`` is the folder on ``PYTHONPATH`` that recording begins in; ``redact`` takes secrets out of words."""
+        self._hook = hook
         self._redact = redact
         self._unseen = recording / layout.UNSEEN
         self._known: set[tuple[int, str]] = set()
@@ -47,7 +49,7 @@ class Children:
             return
         self._next = now + (0.0 if now - self._began < _OFTEN_SECONDS else _SELDOM)
         for process in (pid, *_below(pid)):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, LookupError):
                 self._look_at(process)
 
     def _look_at(self, pid: int) -> None:
@@ -55,30 +57,34 @@ class Children:
         words = _words(pid)
         if identity in self._known or not words:
             return
-        why = _why_not(pid, words)
+        why = _why_not(pid, words, self._hook)
         if why is None:
             return  # it may run another program later
         self._known.add(identity)
-        line = json.dumps({"pid": pid, "command": self._redact(words)[:_LONGEST_COMMAND], "why": why})
+        command = [word[:_LONGEST_WORD] for word in self._redact(words[:_LONGEST_COMMAND])]
+        line = json.dumps({"pid": pid, "command": command, "why": why})
         fd = os.open(self._unseen, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, layout.PRIVATE_FILE)
         with os.fdopen(fd, "wb", buffering=0) as file:
             file.write(line.encode() + b"\n")
 
 
 def _below(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(_PROC / str(pid) / "task"):
-            with contextlib.suppress(OSError):
-                for child in (_PROC / str(pid) / "task" / thread / "children").read_text().split():
-                    yield int(child)
-                    yield from _below(int(child))
+    left = [pid]
+    while left:
+        tasks = _PROC / str(left.pop()) / "task"
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(tasks):
+                with contextlib.suppress(OSError):
+                    children = [int(child) for child in (tasks / thread / "children").read_text().split()]
+                    yield from children
+                    left += children
 
 
-def _why_not(pid: int, words: list[str]) -> str | None:
+def _why_not(pid: int, words: list[str], hook: str) -> str | None:
     """Why nothing can be recorded in a process, or None for one that is no Python or can be recorded."""
     try:
         program = os.path.basename(os.readlink(_PROC / str(pid) / "exe"))
-        environment = (_PROC / str(pid) / "environ").read_bytes()
+        environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except PermissionError:
         return "it runs as another user" if _PYTHON.match(os.path.basename(words[0])) else None
     if not _PYTHON.match(program):
@@ -86,9 +92,15 @@ def _why_not(pid: int, words: list[str]) -> str | None:
     for flag in _flags(words[1:]):
         if flag in _WHY:
             return f"-{flag}: it {_WHY[flag]}"
-    is_retitled = not _PYTHON.match(os.path.basename(words[0]))  # which overwrites the environment that others see
-    if environment and not is_retitled and f"{OURS}DIR=".encode() not in environment:
+    if not _PYTHON.match(os.path.basename(words[0])):
+        return None  # a title that it gave itself overwrites the environment that others see
+    variables = dict(word.split(b"=", 1) for word in environment if b"=" in word)
+    if not variables:
+        return None  # it is gone, or has not begun
+    if f"{OURS}DIR".encode() not in variables:
         return "it was started without the environment of the command"
+    if os.fsencode(hook) not in variables.get(b"PYTHONPATH", b"").split(os.pathsep.encode()):
+        return "it was started with a PYTHONPATH that recording is not on"
     return None
 
 

@@ -218,9 +218,7 @@ class TestWaiting:
         assert (status, stdout) == (0, "seen 1\n1 []\n")
         assert stderr.count("nothing is recorded in this process") == 1, "ours has seen that this is no torch"
 
-    def test_a_loader_of_another_kind_is_left_alone(
-        self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]
-    ) -> None:
+    def test_whatever_loads_it(self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]) -> None:
         code = """
             import importlib.util, sys
             class Loader:
@@ -239,7 +237,7 @@ class TestWaiting:
         status, stdout, stderr = run(words, recorded(plain, tmp_path), tmp_path)
 
         assert (status, stdout) == (0, "1\n")
-        assert stderr.startswith("firstfault: nothing is recorded in this process: AttributeError: ")
+        assert stderr.startswith("firstfault: nothing is recorded in this process: "), "it is seen, and is no torch"
         assert stderr.count("\n") == 1
 
     @pytest.mark.parametrize("variables", [{"FIRSTFAULT_TARGETS": ""}, {"FIRSTFAULT_LOGLEVEL": "0"}])

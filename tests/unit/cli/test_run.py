@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,73 @@ class TestRefusal:
 
         assert (done.returncode, done.stdout) == (2, b"")
         assert list(tmp_path.iterdir()) == []
+
+
+WAYS = """
+    import multiprocessing, os, subprocess, sys
+
+    CALL = "import torch; type({name!r}, (torch.nn.ReLU,), {{}})()(torch.ones(1))"
+    WAIT = "import sys; print('ready', flush=True); sys.stdin.readline()"
+
+    def call(name):
+        exec(CALL.format(name=name))
+
+    def waiting(*options, **environ):
+        pipe = subprocess.PIPE
+        command = [sys.executable, *options, "-c", WAIT]
+        return subprocess.Popen(command, env=os.environ | environ, stdin=pipe, stdout=pipe, text=True)
+
+    if __name__ == "__main__":
+        unseen = [waiting("-I"), waiting("-S"), waiting(PYTHONPATH="mine")]
+        code = CALL.format(name="Execed")
+        execs = f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {code!r}])"
+        shell = ["sh", "-c", '"$0" -c "$1"; true', sys.executable, CALL.format(name="Shell")]
+        started = [subprocess.Popen(shell), subprocess.Popen([sys.executable, "-c", execs])]
+        server = multiprocessing.get_context("forkserver").Process(target=call, args=("ForkServer",))
+        server.start()
+        server.join()
+        assert [child.wait() for child in started] + [server.exitcode] == [0, 0, 0]
+        for child in unseen:
+            assert child.communicate("go")[0] == "ready\\n"
+"""
+
+
+def test_every_way_into_a_child(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(WAYS))
+
+    done = under("--dir", "r", "--level", "1", "--", sys.executable, "program.py")
+
+    assert (done.returncode, done.stdout) == (0, b"")
+    found = evidence.gather(tmp_path / "r", lambda count: None)
+    made = sorted(
+        [call.op for thread in process.threads.values() for call in thread.last]
+        for process in found.history.processes.values()
+    )
+    assert [calls for calls in made if calls] == [["Execed"], ["ForkServer"], ["Shell"]]
+    assert sorted(sentence.rpartition("): ")[2] for sentence in found.unseen) == [
+        "-I: it reads no PYTHONPATH",
+        "-S: it runs no sitecustomize",
+        "it was started with a PYTHONPATH that recording is not on",
+    ]
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.startswith("firstfault: recorded 3 calls of ")
+    assert "; not seen: process " in last
+
+
+def test_recording_that_is_gone_while_it_runs(tmp_path: Path) -> None:
+    """What cannot be written is a line, and the program goes on."""
+    code = "import shutil, torch; shutil.rmtree('r'); torch.nn.ReLU()(torch.ones(1)); print('done')"
+
+    done = under("--dir", "r", "--", sys.executable, "-c", code)
+
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+    assert b"Traceback" not in done.stderr
+
+
+def test_level_0_looks_for_nothing(tmp_path: Path) -> None:
+    code = "import sys; print('ready', flush=True); import time; time.sleep(0.3)"
+
+    done = under("--dir", "r", "--level", "0", "--", sys.executable, "-I", "-c", code)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert not (tmp_path / "r" / "unseen.jsonl").exists()

@@ -70,17 +70,22 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Any:
-    """The target of that name, a built-in one if there are two.
-
-    Raises:
-        SettingError: there is none.
-    """
+    """The target of a name that there is, a built-in one if there are two; one of a third party may raise anything."""
     if name in BUILT_IN:
         return importlib.import_module(f"{__name__}.{name}")
-    found = peers.entry_points(GROUP).get(name)
-    if found is None:
-        raise SettingError(f"no such target: {name!r}; there are {DEFAULT}, {', '.join(names())}")
-    return found.load()
+    return peers.entry_points(GROUP)[name].load()
+
+
+def check(wanted: tuple[str, ...]) -> None:
+    """Refuse names that no target has; loads none, for those of third parties run code of theirs.
+
+    Raises:
+        SettingError: there is none of a name.
+    """
+    known = names()
+    for word in wanted:
+        if word.removeprefix("-") not in (DEFAULT, *known):
+            raise SettingError(f"no such target: {word.removeprefix('-')!r}; there are {DEFAULT}, {', '.join(known)}")
 
 
 def chosen(wanted: tuple[str, ...]) -> list[str]:
@@ -89,19 +94,22 @@ def chosen(wanted: tuple[str, ...]) -> list[str]:
     Raises:
         SettingError: there is none of a name.
     """
+    check(wanted)
     taken: dict[str, None] = {}
     for word in wanted:
         name = word.removeprefix("-")
-        if name == DEFAULT:
-            meant = [name for name in names() if not getattr(load(name), "OPT_IN", False)]
-        else:
-            load(name)
-            meant = [name]
-        for name in meant:
-            taken.pop(name, None)
+        for meant in [name for name in names() if not _is_opt_in(name)] if name == DEFAULT else [name]:
+            taken.pop(meant, None)
             if not word.startswith("-"):
-                taken[name] = None
+                taken[meant] = None
     return list(taken)
+
+
+def _is_opt_in(name: str) -> bool:
+    try:
+        return bool(load(name).OPT_IN)
+    except Exception:  # a target of a third party may be broken in any way: attaching it will say so
+        return False
 
 
 class Facts(NamedTuple):
@@ -128,18 +136,30 @@ def facts(name: str) -> Facts:
             name, (target.__doc__ or "").partition("\n")[0].replace("``", ""), target.DISTRIBUTION, version, attaches
         )
     except Exception as error:  # a target of a third party may be broken in any way
-        return Facts(name, "", "", "", f"no: {type(error).__name__}: {error}")
+        return Facts(name, "", "", "", f"no: {_in_words(error)}")
 
 
 def attach(wanted: tuple[str, ...]) -> None:
-    """Attach the targets that are asked for, each as soon as the program has imported what it requires.
+    """Attach the targets that are asked for, each as soon as the program has imported torch and what it requires.
+
+    Recording needs torch, which is not imported for it, nor used while the program is in the middle of importing it.
 
     Raises:
         SettingError: there is no target of a name.
     """
-    for name in chosen(wanted):
-        if name not in _attached:
-            _attach(name)
+    check(wanted)
+
+    def attach_all(torch: ModuleType) -> None:
+        for name in chosen(wanted):
+            if name not in _attached:
+                _attach(name)
+
+    def failed(error: Exception) -> None:
+        for name in chosen(wanted):
+            _failed(name, error)
+
+    _callbacks.add(attach_all)
+    imports.when_imported("torch", attach_all, failed)
 
 
 def detach() -> None:
@@ -151,7 +171,7 @@ def detach() -> None:
         try:
             target.uninstall()
         except Exception as error:
-            tell(f"target {name} could not be uninstalled: {type(error).__name__}: {error}")
+            tell(f"target {name} could not be uninstalled: {_in_words(error)}")
         coverage.targets.pop(name, None)
 
 
@@ -185,11 +205,22 @@ def _is_tried(target: Any, version: str) -> bool:
 
 
 def _failed(name: str, error: Exception) -> None:
-    reason = f"{type(error).__name__}: {error}"
+    reason = _in_words(error)
     coverage.lacks(name, reason)
     tell(f"target {name} is not attached, what it would record is not seen: {reason}")
     with suppress(Exception):
         _tell()
+
+
+def _in_words(error: Exception) -> str:
+    """Its class and the first line of what it says, for a line of ours."""
+    from firstfault.record.text_log import one_line
+
+    try:
+        said = str(error).partition("\n")[0]
+    except Exception as raised:
+        said = f"its message raised {type(raised).__name__}"
+    return one_line(f"{type(error).__name__}: {said}")
 
 
 def _tell() -> None:

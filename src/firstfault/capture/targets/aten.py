@@ -28,17 +28,27 @@ _entered: list[Any] = []
 
 def install(module: ModuleType) -> None:
     """Enter the mode in this thread, and in each that begins from now on."""
-    mode = _mode()
-    mode.__enter__()
-    _entered.append(mode)
+    if not _entered:
+        _entered.append(_mode().__enter__())
     _patches.put(threading.Thread, "_bootstrap_inner", _in_mode(threading.Thread._bootstrap_inner))  # type: ignore[attr-defined]
 
 
 def uninstall() -> None:
-    """Leave the mode in this thread; threads that are under way keep theirs, which then only passes on."""
+    """Leave the mode in this thread.
+
+    Threads that are under way keep theirs, and so does this one if the program has entered another since, or had
+    ``install`` called in another thread: modes are left in their order. One that stays only passes on.
+    """
     _patches.undo()
-    while _entered:
+    if _entered and _innermost() is _entered[0]:
         _entered.pop().__exit__(None, None, None)
+
+
+def _innermost() -> Any:
+    """The mode that this thread has entered last."""
+    from torch.utils import _python_dispatch
+
+    return _python_dispatch._get_current_dispatch_mode()
 
 
 def _in_mode(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,10 +66,11 @@ def _in_mode(original: Callable[..., Any]) -> Callable[..., Any]:
 def _mode_class() -> type:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from firstfault.capture import recorder
+    from firstfault.capture import guard, recorder
     from firstfault.capture.custom_op import written_arguments
 
     begin = recorder.begin
+    fake = guard.fake
     writes: dict[Any, frozenset[int | str]] = {}
 
     class Recording(TorchDispatchMode):
@@ -74,7 +85,8 @@ def _mode_class() -> type:
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             kwargs = kwargs or {}
-            call = begin(str(func), TARGET, args, kwargs) if _patches.active else None
+            is_real = _patches.active and not fake()
+            call = begin(str(func), TARGET, args, kwargs) if is_real else None
             if call is None:
                 return func(*args, **kwargs)
             if func not in writes:

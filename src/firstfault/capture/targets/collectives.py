@@ -4,7 +4,7 @@
 
 Patched are the functions in both modules that programs call them from. The sequence number counts the collectives
 that this process began in a group: ranks of one group that run the same program agree on it, and where they do not
-they have diverged.
+they have diverged. What one rank sends to another, the others do not take part in, so that it has no number.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from firstfault.capture.patches import Patches
 
 if TYPE_CHECKING:
     from firstfault.record import schema
+
+_Finder: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""The group among the arguments of a call; None stands for the default one."""
 
 DISTRIBUTION = "torch"
 TRIED = ("2.11", "2.13")
@@ -35,6 +38,11 @@ COLLECTIVES = (
     "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list",
     "send", "send_object_list",
 )  # fmt: skip
+
+POINT_TO_POINT = frozenset({
+    "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
+})  # fmt: skip
+"""Those that not all ranks of a group take part in."""
 
 _patches = Patches()
 _groups: WeakKeyDictionary[Any, tuple[str, int, int, Iterator[int]]] = WeakKeyDictionary()
@@ -66,14 +74,15 @@ def _recorded(original: Callable[..., Any], name: str, c10d: ModuleType) -> Call
 
     is_compiling = torch.compiler.is_compiling
     begin = recorder.begin
-    group_of = _finder(original)
+    group_of = _first_of_batch if original.__name__ == "batch_isend_irecv" else _finder(original)
+    is_numbered = original.__name__ not in POINT_TO_POINT
     coverage.counted(TARGET)
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not _patches.active:
             return original(*args, **kwargs)
-        call = begin(name, TARGET, args, kwargs, collective=_place(c10d, group_of(args, kwargs)))
+        call = begin(name, TARGET, args, kwargs, collective=_place(c10d, group_of, args, kwargs, is_numbered))
         if call is None:
             return original(*args, **kwargs)
         try:
@@ -87,8 +96,8 @@ def _recorded(original: Callable[..., Any], name: str, c10d: ModuleType) -> Call
     return collective
 
 
-def _finder(original: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """What finds the group among the arguments of a collective; None stands for the default one."""
+def _finder(original: Callable[..., Any]) -> _Finder:
+    """What finds the group among the arguments of a collective."""
     parameters = list(inspect.signature(original).parameters)
     position = parameters.index("group") if "group" in parameters else len(parameters)
 
@@ -98,16 +107,23 @@ def _finder(original: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str
     return group_of
 
 
-def _place(c10d: ModuleType, group: Any) -> schema.Collective | None:
+def _first_of_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The group of the first of several operations, which all have the same."""
+    return (args[0] if args else kwargs["p2p_op_list"])[0].group
+
+
+def _place(
+    c10d: ModuleType, group_of: _Finder, args: tuple[Any, ...], kwargs: dict[str, Any], is_numbered: bool
+) -> schema.Collective | None:
     """Where a collective stands in its group, or None where there is no group: the program's own call will say so."""
     from firstfault.record import schema
 
     try:
-        group = group or c10d._get_default_group()
+        group = group_of(args, kwargs) or c10d._get_default_group()
         known = _groups.get(group)
         if known is None:
             known = _groups[group] = (str(group.group_name), group.rank(), group.size(), itertools.count(1))
     except Exception:
         return None
     name, rank, size, numbers = known
-    return schema.Collective(name, rank, size, next(numbers))
+    return schema.Collective(name, rank, size, next(numbers) if is_numbered else 0)

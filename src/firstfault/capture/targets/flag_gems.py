@@ -27,7 +27,11 @@ def install(module: ModuleType) -> None:
     from firstfault.capture import boundary
 
     for name, function in list(vars(module).items()):
-        if inspect.isfunction(function) and function.__module__.startswith("flag_gems.") and not name.startswith("_"):
+        if (
+            inspect.isfunction(function)
+            and str(function.__module__).startswith("flag_gems.")
+            and not name.startswith("_")
+        ):
             _patches.put(module, name, boundary.debug_kernel_api(function, target=TARGET))
 
 

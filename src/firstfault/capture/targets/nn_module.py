@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "torch"
 TRIED = ("2.11", "2.13")
-REQUIRES = ("torch",)
+_COMPILER = "torch._dynamo.callback"
+REQUIRES = ("torch", _COMPILER)
 OPT_IN = False
 TARGET = "nn_module"
 
+_NOT_SEEN = "modules inside a region that torch.compile runs are not recorded one by one"
 _MOST_FRUITLESS = 16
 """Searches of the known trees for a module that turned out to be in none; beyond them there is one a second.
 
@@ -50,7 +52,11 @@ _next_search = 0.0
 
 
 def install(module: ModuleType) -> None:
-    """Make every module's call a boundary."""
+    """Make every module's call a boundary, and count the regions that are compiled, inside which none is called."""
+    if module.__name__ == _COMPILER:
+        handler = module.CompilationCallbackHandler
+        _patches.put(handler, "run_start_callbacks", _counted(handler.run_start_callbacks))
+        return
     _patches.put(module.nn.Module, "__call__", _recorded(module.nn.Module.__call__))
 
 
@@ -73,7 +79,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         if is_compiling() or not patches.active:
             return original(self, *args, **kwargs)
         if compiler_watches():
-            recorder.missed("compiled", "modules inside a region that torch.compile runs are not recorded one by one")
+            recorder.missed("compiled", _NOT_SEEN)
             return original(self, *args, **kwargs)
         named = names.get(id(self))
         name = named.name if named is not None else _name(self)
@@ -90,6 +96,19 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
     _pass_over(call_module)
     return call_module
+
+
+def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What Dynamo runs at the start of each compilation. A callback of ours would be gone with its next reset."""
+    from firstfault.capture import recorder
+
+    @functools.wraps(original)
+    def run_start_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _patches.active:
+            recorder.missed("compiled", _NOT_SEEN)
+        return original(self, *args, **kwargs)
+
+    return run_start_callbacks
 
 
 def _pass_over(function: Any) -> None:

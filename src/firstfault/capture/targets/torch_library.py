@@ -12,7 +12,7 @@ import functools
 import threading
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from firstfault.capture.patches import Patches
 
@@ -27,12 +27,12 @@ PYTORCHS_OWN = frozenset({"aten", "prim", "prims", "profiler", "debugprims", "rn
 _patches = Patches()
 
 
-class _Passing(threading.local):
-    operator: Any = None
-    """The operator whose next call in this thread is a part of one that is recorded already."""
+class _Within(threading.local):
+    operator: str = ""
+    """The operator that this thread is in a recorded call of: a dispatch mode of the program calls it once more."""
 
 
-_passing = _Passing()
+_within = _Within()
 
 
 def install(module: ModuleType) -> None:
@@ -46,12 +46,15 @@ uninstall = _patches.undo
 
 def unrecorded(operator: Any) -> Callable[..., Any]:
     """What calls an operator from inside a boundary of its own, so that one call is not recorded as two."""
-    if not _patches.active:
-        return operator  # type: ignore[no-any-return]
+    qualified = operator._qualified_op_name
+    within = _within
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        _passing.operator = operator
-        return operator(*args, **kwargs)
+        outer, within.operator = within.operator, qualified
+        try:
+            return operator(*args, **kwargs)
+        finally:
+            within.operator = outer
 
     return call
 
@@ -59,12 +62,13 @@ def unrecorded(operator: Any) -> Callable[..., Any]:
 def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
-    from firstfault.capture import recorder
+    from firstfault.capture import guard, recorder
 
     is_compiling = torch.compiler.is_compiling
-    active_mode, fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+    fake = guard.fake
     begin = recorder.begin
-    known: dict[Any, tuple[str, frozenset[int | str]] | None] = {}
+    known: dict[Any, _Told | None] = {}
+    within = _within
 
     @functools.wraps(original)
     def call_operator(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -72,42 +76,52 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
             told = known[self]
         except KeyError:
             told = known[self] = _tell(self)
-        if told is None or is_compiling() or active_mode(fake) is not None or not _patches.active:
+        if told is None or is_compiling() or fake() or not _patches.active:
             return original(self, *args, **kwargs)
-        if _passing.operator is self:
-            _passing.operator = None
-            return original(self, *args, **kwargs)
-        name, mutates = told
-        call = begin(name, TARGET, args, kwargs)
+        outer = within.operator
+        call = begin(told.name, TARGET, args, kwargs) if told.operator != outer else None
         if call is None:
             return original(self, *args, **kwargs)
-        call.mutates = mutates
+        call.mutates = told.mutates
+        within.operator = told.operator
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
             call.raised(error)
             raise
+        finally:
+            within.operator = outer
         call.returned(result)
         return result
 
     return call_operator
 
 
-def _tell(operator: Any) -> tuple[str, frozenset[int | str]] | None:
-    """Name of an operator and which arguments it writes to, or None for one of PyTorch's own."""
-    from firstfault.capture import coverage
+class _Told(NamedTuple):
+    operator: str
+    """As the dispatcher has it, ``sgl_kernel::rmsnorm``, whichever overload."""
+    name: str
+    mutates: frozenset[int | str]
+
+
+def _tell(operator: Any) -> _Told | None:
+    """What an operator is called and which arguments it writes to, or None for one of PyTorch's own."""
+    from firstfault.capture import coverage, guard
     from firstfault.capture.custom_op import written_arguments
 
-    schema = getattr(operator, "_schema", None)  # of one overload; a packet has several
-    qualified = schema.name if schema is not None else getattr(operator, "_qualified_op_name", "")
-    namespace, _, name = qualified.partition("::")
-    if not name or namespace in PYTORCHS_OWN:
+    try:
+        schema = getattr(operator, "_schema", None)  # of one overload; a packet has several
+        qualified = schema.name if schema is not None else getattr(operator, "_qualified_op_name", "")
+        namespace, _, name = qualified.partition("::")
+        if not name or namespace in PYTORCHS_OWN:
+            return None
+        overload = f".{schema.overload_name}" if schema is not None and schema.overload_name else ""
+        written = written_arguments(_overloads(operator))
+        coverage.counted(TARGET)
+        return _Told(qualified, f"torch.ops.{namespace}.{name}{overload}", written)
+    except Exception as error:
+        guard.internal_error("attaching to a custom operator", error)
         return None
-    coverage.counted(TARGET)
-    overload = schema.overload_name if schema is not None else ""
-    return f"torch.ops.{namespace}.{name}" + (f".{overload}" if overload else ""), written_arguments(
-        _overloads(operator)
-    )
 
 
 def _overloads(operator: Any) -> list[Any]:

@@ -54,7 +54,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         if told is None or told[3] is not self:
             told = known[id(self)] = (*_tell(self), self)
         name, parameters, writes, _ = told
-        shown = grid if isinstance(grid, tuple) else "computed from the arguments"
+        shown = "computed from the arguments" if callable(grid) else grid
         named = {**dict(zip(parameters, args, strict=False)), **kwargs, GRID: shown}
         call = begin(name, TARGET, (), named)
         if call is None:
@@ -73,7 +73,12 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tell(kernel: Any) -> tuple[str, tuple[str, ...], frozenset[int | str]]:
     """Name of a kernel, names of its parameters, and which of them it writes to."""
-    from firstfault.capture import boundary, coverage, kernel_writes
+    from firstfault.capture import boundary, coverage, guard, kernel_writes
 
     coverage.counted(TARGET)
-    return boundary.infer_name(kernel.fn), tuple(kernel.arg_names), frozenset(kernel_writes.written(kernel.fn))
+    name = boundary.infer_name(kernel.fn)
+    try:
+        return name, tuple(kernel.arg_names), frozenset(kernel_writes.written(kernel.fn))
+    except Exception as error:
+        guard.internal_error("reading a Triton kernel", error)
+        return name, (), frozenset()

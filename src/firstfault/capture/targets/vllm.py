@@ -46,13 +46,16 @@ uninstall = _patches.undo
 
 def _forward(original: Callable[..., Any]) -> Callable[..., Any]:
     """``CustomOp.forward``, recorded under the name of the class that it is called on."""
+    import torch
+
     from firstfault.capture import boundary
 
+    is_compiling = torch.compiler.is_compiling
     recorded: dict[type, Callable[..., Any]] = {}
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _patches.active:
+        if is_compiling() or not _patches.active:
             return original(self, *args, **kwargs)
         kind = type(self)
         if kind not in recorded:
