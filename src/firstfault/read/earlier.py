@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TypeAlias
 
-from firstfault.read.tensors import Labelled, tensors
+from firstfault.read.tensors import Labelled, flattened
 from firstfault.record import schema
 
 MOST_VARIANTS = 4000
@@ -119,9 +118,9 @@ class Earlier:
         self._variants: dict[tuple[str, tuple[tuple[str, int], ...]], Variant] = {}
         self._layouts: dict[int, Variant] = {}
 
-    def learn(self, record: schema.Call) -> None:
-        """Take in a call that came back."""
-        found = compared(record)
+    def learn(self, record: schema.Call, given: list[Labelled] | None = None) -> None:
+        """Take in a call that came back; ``given`` are the tensors that it was given, where they are known already."""
+        found = compared(record, given)
         if not found:
             return
         layout = hash((record.op, tuple((label, t.shape, t.dtype, t.device, t.contiguous) for label, t in found)))
@@ -166,14 +165,9 @@ class Earlier:
         return variant
 
 
-def compared(record: schema.Call) -> list[Labelled]:
+def compared(record: schema.Call, given: list[Labelled] | None = None) -> list[Labelled]:
     """The tensors of a call that are compared with those of others."""
-    found: list[Labelled] = []
-    for label, value in inputs(record):
-        if type(value) is schema.Tensor:  # most are, and this is done for every call of a log
-            found.append((label, value))
-        elif isinstance(value, (schema.Sequence, schema.Mapping)):
-            found += islice(tensors(label, value), MOST_TENSORS)
+    found = flattened(inputs(record)) if given is None else given
     return [item for item in found[:MOST_TENSORS] if len(item[0]) <= LONGEST_LABEL]
 
 
