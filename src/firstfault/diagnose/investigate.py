@@ -6,6 +6,7 @@ import signal
 
 from firstfault.diagnose import report
 from firstfault.read.evidence import Evidence
+from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.record.plain import plain_text
 
 
@@ -40,7 +41,7 @@ def _ending(evidence: Evidence) -> report.Ending:
     killed = isinstance(evidence.session.get("signal"), int)
     well = status == 0 and not isinstance(status, bool) and not killed and isinstance(pid, int)
     exited_well = frozenset({pid} if well and isinstance(pid, int) else ())
-    failed = not well and report.DEVICE_ERROR.search(evidence.stderr) is not None
+    failed = not well and DEVICE_ERROR.search(evidence.stderr) is not None
     return report.Ending(isinstance(status, int) or killed, exited_well, failed, evidence.running)
 
 

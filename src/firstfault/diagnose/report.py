@@ -5,7 +5,6 @@ Conclusion: sglang.custom_op.moe_align (call 37) was in flight when process vm-4
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,16 +12,15 @@ from enum import Enum
 import msgspec
 
 from firstfault.diagnose import device, rules
-from firstfault.diagnose.finding import Finding, ranked
+from firstfault.diagnose.finding import Confidence, Finding, Kind, ranked
+from firstfault.diagnose.finding import Verdict as Found
 from firstfault.read.calls import Call, History, Process
+from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
 from firstfault.record import progress, schema
 from firstfault.settings import Level
 
 REPORT_VERSION = 1
-DEVICE_ERROR = re.compile(
-    r"CUDA error|cudaError|illegal memory access|device-side assert|misaligned address|Triton Error"
-)
 STDERR_LINES = 15
 LOST = "lost"
 """Code of the note on records that could not be written."""
@@ -104,6 +102,30 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     notes: list[str] = []
 
 
+class Diagnosis(msgspec.Struct, omit_defaults=True):
+    """What it comes to: the class of the fault, the call that failed, and the one that made it fail.
+
+    Attributes:
+        kind: the class of fault.
+        confidence: how sure that is.
+        rule: of the finding that it follows from.
+        culprit, culprit_op: the call that failed; 0 where it could not be told.
+        origin, origin_op: the call that made what it failed on; 0 where that could not be told.
+        text: one sentence.
+        command: the next step to be typed.
+    """
+
+    kind: Kind
+    confidence: Confidence
+    rule: str = ""
+    culprit: int = 0
+    culprit_op: str = ""
+    origin: int = 0
+    origin_op: str = ""
+    text: str = ""
+    command: str = ""
+
+
 class Report(msgspec.Struct, omit_defaults=True):
     """The whole answer.
 
@@ -115,6 +137,7 @@ class Report(msgspec.Struct, omit_defaults=True):
         level, modules: what was asked for, where a session says so.
         stderr: the end of what it wrote there.
         processes: those that matter most first.
+        diagnosis: what the first of them comes to; None where nothing is wrong.
         problems: what could not be read; the answer is incomplete where there are any.
     """
 
@@ -129,6 +152,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     stderr: list[str] = []
     processes: list[ProcessReport] = []
     problems: list[str] = []
+    diagnosis: Diagnosis | None = None
 
     @property
     def complete(self) -> bool:
@@ -174,13 +198,38 @@ def build(
         complete_call: fetches what only the dump of a call knows (the statistics of its tensors).
     """
     processes = [
-        _process(process, history, last, ending, pages.get(process.name), complete_call)
+        _process(process, history, last, ending, pages.get(process.name), complete_call, source)
         for process in history.processes.values()
     ]
     processes.sort(key=_weight)
     lost = [f"{process.name}: {_lost(process)}" for process in history.processes.values() if LOST in process.notes]
     conclusion = processes[0].conclusion if processes else "No calls were recorded."
-    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes, problems=lost)
+    diagnosis = _diagnosis(processes[0]) if processes else None
+    if diagnosis is not None and diagnosis.confidence is Confidence.HIGH:
+        conclusion = f"{conclusion.removesuffix('.')}; {diagnosis.text}."
+    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes, problems=lost, diagnosis=diagnosis)
+
+
+def _diagnosis(process: ProcessReport) -> Diagnosis | None:
+    """What a process comes to: its weightiest finding, or only where it was when it failed."""
+    suspect = process.suspect
+    found = process.findings[0] if process.findings else None
+    if found is None or found.confidence is Confidence.LOW:
+        if suspect is None:
+            return None
+        return Diagnosis(Kind.UNKNOWN, Confidence.LOW, culprit=suspect.n, culprit_op=suspect.op)
+    caused = found.call if found.verdict is Found.CAUSE else 0
+    culprit = (suspect.n, suspect.op) if suspect is not None else (found.call, found.op)
+    return Diagnosis(
+        found.kind,
+        found.confidence,
+        found.rule,
+        *culprit,
+        found.origin or caused,
+        found.origin_op or (found.op if caused else ""),
+        text=found.text,
+        command=found.command,
+    )
 
 
 _ORDER = [
@@ -208,6 +257,7 @@ def _process(
     ending: Ending,
     page: progress.Page | None,
     complete_call: Callable[[Call], None],
+    source: str,
 ) -> ProcessReport:
     verdict, suspect = _judge(process, ending)
     conclusion = _conclusion(process, verdict, suspect, ending)
@@ -217,7 +267,6 @@ def _process(
     only = _only(process, history) if verdict is Verdict.ENDED else None
     for call in filter(None, (suspect, only)):
         complete_call(call)
-    findings = ranked(rules.check_all(rules.Suspect(suspect, history.earlier))) if suspect is not None else []
     header = process.header
     return ProcessReport(
         name=process.name,
@@ -234,10 +283,21 @@ def _process(
         only=_call(only, process, full=True) if only else None,
         in_flight=[_call(call, process, full=False) for call in process.in_flight() if call is not suspect],
         last=[_call(call, process, full=False) for call in _last(process, suspect, last)],
-        findings=findings,
+        findings=_findings(process, suspect, history, source),
         device=[device.sentence(position, process.op_of) for position in streams],
         notes=list(_notes(process)),
     )
+
+
+def _findings(process: Process, suspect: Call | None, history: History, source: str) -> list[Finding]:
+    """What the rules find in the call to look at, and in those whose results first went wrong."""
+    calls = [call for call in process.origins.values() if call is not suspect]
+    found: list[Finding] = []
+    for call in filter(None, (suspect, *calls)):
+        about = rules.check_all(rules.Suspect(call, history.earlier, process, source))
+        found += about if call is suspect else [finding for finding in about if finding.verdict is Found.CAUSE]
+    known = {finding.origin for finding in found}
+    return ranked([finding for finding in found if finding.call not in known or finding.verdict is not Found.CAUSE])
 
 
 def _only(process: Process, history: History) -> Call | None:

@@ -211,7 +211,8 @@ def _look_at(suspect: CallReport, process: ProcessReport, report: Report) -> Ite
     """What would tell more of a call."""
     weighty = [finding for finding in process.findings if finding.confidence is not Confidence.LOW]
     if weighty:
-        yield (weighty[0].next_step,)
+        step, command = weighty[0].next_step, weighty[0].command
+        yield (f"{step}: ", Code(command)) if command else (step,)
     if process.verdict is Verdict.CANNOT_TELL and not suspect.described:
         yield ("record once more at level 3, which writes down when calls come back",)
     elif process.level >= Level.DUMPS and not suspect.dump and not suspect.dump_skipped:

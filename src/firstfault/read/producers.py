@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from firstfault.read.formats.values import elements
 from firstfault.read.memory import Layer, Memory, extent_of
 from firstfault.read.tensors import Labelled, not_finite
 from firstfault.record import schema
@@ -226,7 +227,4 @@ def _is_view(tensor: schema.Tensor, inputs: list[Labelled]) -> bool:
 
 
 def _print(tensor: schema.Tensor) -> _Print:
-    elements = 1
-    for extent in tensor.shape:
-        elements *= extent
-    return (tensor.dtype, elements, tensor.min, tensor.max, tensor.mean, tensor.nan_count)
+    return (tensor.dtype, elements(tensor.shape), tensor.min, tensor.max, tensor.mean, tensor.nan_count)

@@ -1,38 +1,56 @@
 """One rule a file: ``ff201_shape_disagreement.py`` holds FF201, and its docstring is its published page.
 
-A rule is a function ``check(suspect)`` that yields what it finds in one call. It reads nothing but the call
-and what earlier calls of the same operator looked like.
+A rule is a function ``check(suspect)`` that yields what it finds in one call. It reads nothing but the call, what
+earlier calls of the same operator looked like, which calls wrote its arguments, and what the program said.
+``KIND`` is the class of fault that it finds evidence of.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose import lineage
+from firstfault.diagnose.finding import Confidence, Finding, Verdict
 from firstfault.read import earlier
-from firstfault.read.calls import Call
+from firstfault.read.calls import Call, Process
 from firstfault.read.tensors import Labelled, tensors
+from firstfault.record import schema
 
 RULES = (
+    "ff501_index_out_of_range",
+    "ff402_out_of_memory",
+    "ff303_made_not_finite",
+    "ff301_not_finite",
+    "ff302_magnitude",
     "ff201_shape_disagreement",
     "ff202_dtype_drift",
     "ff203_device_mix",
     "ff204_not_contiguous",
-    "ff301_not_finite",
-    "ff302_magnitude",
     "ff401_giant_tensor",
 )
+"""In the order in which findings of the same weight are shown: what explains most first."""
+
+
+_PLACE = re.compile(r"arg\[(\d+)\]")
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A call to look at, and what earlier calls of its operator looked like."""
+    """A call to look at, what earlier calls of its operator looked like, and the process that made it.
+
+    ``source`` is the path that the record came from, for commands.
+    """
 
     call: Call
     known: earlier.Earlier
+    process: Process = field(default_factory=lambda: Process(""))
+    source: str = "PATH"
 
     @cached_property
     def tensors(self) -> list[Labelled]:
@@ -58,6 +76,16 @@ class Suspect:
         """How many earlier calls like this one came back."""
         return self.alike.count if self.alike is not None else 0
 
+    def origin(self, label: str, shows: Callable[[schema.Tensor], bool | None]) -> lineage.Origin:
+        """The call that first made what an argument shows."""
+        return lineage.origin(self.process, self.call, label, shows)
+
+    def trace(self, label: str = "") -> str:
+        """The command that shows where an argument came from, or all of them."""
+        place = _PLACE.fullmatch(label)
+        chosen = f" --arg {place[1] if place else shlex.quote(label)}" if label else ""
+        return f"firstfault trace {shlex.quote(self.source)} --call {self.call.n}{chosen}"
+
     @property
     def in_earlier_calls(self) -> str:
         """``in 7 earlier calls``, for the text of a finding."""
@@ -75,9 +103,54 @@ def load(name: str) -> ModuleType:
 
 
 def finding(
-    module: str, suspect: Suspect, confidence: Confidence, arguments: list[str], text: str, next_step: str
+    module: str,
+    suspect: Suspect,
+    confidence: Confidence,
+    arguments: list[str],
+    text: str,
+    next_step: str,
+    *,
+    verdict: Verdict = Verdict.SUSPICIOUS,
+    command: str = "",
+    evidence: list[str] | None = None,
+    rules_out: str = "",
+    origin: lineage.Origin | None = None,
 ) -> Finding:
-    """A finding of the rule in ``module``, which gives it code and title by its name."""
-    code, _, slug = module.rpartition(".")[2].partition("_")
+    """A finding of the rule in ``module``, which gives it code and title by its name, and its kind.
+
+    With an ``origin`` the text says where what was seen came from.
+    """
+    slug = module.rpartition(".")[2]
+    code, _, title = slug.partition("_")
     call = suspect.call
-    return Finding(code.upper(), slug.replace("_", " "), confidence, call.n, call.op, arguments, text, next_step)
+    made = origin if origin is not None and origin.found else None
+    return Finding(
+        code.upper(),
+        title.replace("_", " "),
+        confidence,
+        call.n,
+        call.op,
+        arguments,
+        text + (f"; {origin_in_words(origin)}" if origin is not None else ""),
+        next_step,
+        kind=load(slug).KIND,
+        verdict=Verdict.UPSTREAM if made else verdict,
+        command=command,
+        evidence=evidence or [],
+        rules_out=rules_out,
+        origin=made.n if made else 0,
+        origin_op=made.op if made else "",
+    )
+
+
+def origin_in_words(origin: lineage.Origin) -> str:
+    """Where something came from, as the end of a sentence."""
+    ending, call = origin.ending, origin.in_words
+    if ending is lineage.Ending.MADE:
+        through = f", through {len(origin.path) - 1} more calls" if len(origin.path) > 1 else ""
+        return f"{call} made it{through}"
+    if ending is lineage.Ending.NO_WRITER:
+        return f"{call} had it already, from no recorded call" if origin.n else ending.value
+    if ending is lineage.Ending.UNRECORDED:
+        return f"{call} wrote it last, without that: {ending.value}"
+    return f"{call} passed it on: {ending.value}"

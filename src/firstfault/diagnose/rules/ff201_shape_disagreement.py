@@ -26,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read import earlier
 from firstfault.read.tensors import Labelled
 from firstfault.record import schema
 
+KIND = Kind.MISMATCH
 ENOUGH_CALLS = 2
 """Earlier calls that must agree before another extent is remarkable."""
 MANY_CALLS = 5

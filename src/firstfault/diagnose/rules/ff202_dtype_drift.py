@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 
+KIND = Kind.MISMATCH
 HALVES = {"torch.float16", "torch.bfloat16"}
 ENOUGH_CALLS = 2
 

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
+
+KIND = Kind.MISMATCH
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:

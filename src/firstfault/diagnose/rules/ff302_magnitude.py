@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.earlier import largest_magnitude
 from firstfault.record import schema
 from firstfault.record.text_log import number
 
+KIND = Kind.NOT_A_NUMBER
 IMPLAUSIBLE = 1e6
 LARGEST_HALF = 65504.0
 JUMP = 1e3
