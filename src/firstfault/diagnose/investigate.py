@@ -12,7 +12,7 @@ from firstfault.record.plain import plain_text
 
 def report_on(evidence: Evidence, *, last: int) -> report.Report:
     """The report on what was read; ``last`` is how many of the last calls are listed."""
-    found = report.build(
+    case = report.Case(
         evidence.history,
         source=plain_text(str(evidence.path)),
         kind=evidence.kind,
@@ -20,7 +20,9 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
         ending=_ending(evidence),
         pages=evidence.pages,
         complete_call=evidence.complete,
+        complaints=evidence.complaints,
     )
+    found = report.build(case)
     _add_session(found, evidence)
     found.problems += evidence.problems.lines()
     return found

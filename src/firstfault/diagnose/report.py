@@ -5,16 +5,17 @@ Conclusion: sglang.custom_op.moe_align (call 37) was in flight when process vm-4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
-from firstfault.diagnose import device, rules
-from firstfault.diagnose.finding import Confidence, Finding, Kind, ranked
+from firstfault.diagnose import complaints, device, diagnosis, rules
+from firstfault.diagnose.finding import Confidence, Finding, ranked
 from firstfault.diagnose.finding import Verdict as Found
 from firstfault.read.calls import Call, History, Process
+from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
 from firstfault.record import progress, schema
@@ -100,30 +101,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     findings: list[Finding] = []
     device: list[str] = []
     notes: list[str] = []
-
-
-class Diagnosis(msgspec.Struct, omit_defaults=True):
-    """What it comes to: the class of the fault, the call that failed, and the one that made it fail.
-
-    Attributes:
-        kind: the class of fault.
-        confidence: how sure that is.
-        rule: of the finding that it follows from.
-        culprit, culprit_op: the call that failed; 0 where it could not be told.
-        origin, origin_op: the call that made what it failed on; 0 where that could not be told.
-        text: one sentence.
-        command: the next step to be typed.
-    """
-
-    kind: Kind
-    confidence: Confidence
-    rule: str = ""
-    culprit: int = 0
-    culprit_op: str = ""
-    origin: int = 0
-    origin_op: str = ""
-    text: str = ""
-    command: str = ""
+    diagnosis: diagnosis.Diagnosis | None = None
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -138,6 +116,7 @@ class Report(msgspec.Struct, omit_defaults=True):
         stderr: the end of what it wrote there.
         processes: those that matter most first.
         diagnosis: what the first of them comes to; None where nothing is wrong.
+        complaints: what the program and tools said of the failure.
         problems: what could not be read; the answer is incomplete where there are any.
     """
 
@@ -152,7 +131,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     stderr: list[str] = []
     processes: list[ProcessReport] = []
     problems: list[str] = []
-    diagnosis: Diagnosis | None = None
+    diagnosis: diagnosis.Diagnosis | None = None
+    complaints: list[Complaint] = []
 
     @property
     def complete(self) -> bool:
@@ -177,59 +157,52 @@ class Ending:
     running: Mapping[str, bool | None] = field(default_factory=dict)
 
 
-def build(
-    history: History,
-    *,
-    source: str,
-    kind: str,
-    last: int,
-    ending: Ending,
-    pages: Mapping[str, progress.Page],
-    complete_call: Callable[[Call], None],
-) -> Report:
-    """The report on what ``history`` has taken in.
+@dataclass(frozen=True)
+class Case:
+    """All that a report is made of.
 
-    Args:
+    Attributes:
         history: the calls.
         source, kind: where they come from.
         last: how many of the last calls are listed.
         ending: how the command ended.
         pages: marker pages by process, of those that left one.
         complete_call: fetches what only the dump of a call knows (the statistics of its tensors).
+        complaints: what the program and tools said.
     """
-    processes = [
-        _process(process, history, last, ending, pages.get(process.name), complete_call, source)
-        for process in history.processes.values()
-    ]
-    processes.sort(key=_weight)
-    lost = [f"{process.name}: {_lost(process)}" for process in history.processes.values() if LOST in process.notes]
-    conclusion = processes[0].conclusion if processes else "No calls were recorded."
-    diagnosis = _diagnosis(processes[0]) if processes else None
-    if diagnosis is not None and diagnosis.confidence is Confidence.HIGH:
-        conclusion = f"{conclusion.removesuffix('.')}; {diagnosis.text}."
-    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes, problems=lost, diagnosis=diagnosis)
+
+    history: History
+    source: str
+    kind: str
+    last: int
+    ending: Ending
+    pages: Mapping[str, progress.Page]
+    complete_call: Callable[[Call], None]
+    complaints: Sequence[Complaint] = ()
 
 
-def _diagnosis(process: ProcessReport) -> Diagnosis | None:
-    """What a process comes to: its weightiest finding, or only where it was when it failed."""
-    suspect = process.suspect
-    found = process.findings[0] if process.findings else None
-    if found is None or found.confidence is Confidence.LOW:
-        if suspect is None:
-            return None
-        return Diagnosis(Kind.UNKNOWN, Confidence.LOW, culprit=suspect.n, culprit_op=suspect.op)
-    caused = found.call if found.verdict is Found.CAUSE else 0
-    culprit = (suspect.n, suspect.op) if suspect is not None else (found.call, found.op)
-    return Diagnosis(
-        found.kind,
-        found.confidence,
-        found.rule,
-        *culprit,
-        found.origin or caused,
-        found.origin_op or (found.op if caused else ""),
-        text=found.text,
-        command=found.command,
+def build(case: Case) -> Report:
+    """The report on a case."""
+    every = case.history.processes.values()
+    processes = sorted((_process(process, case) for process in every), key=_weight)
+    lost = [f"{process.name}: {_lost(process)}" for process in every if LOST in process.notes]
+    found = Report(
+        REPORT_VERSION,
+        "No calls were recorded.",
+        case.source,
+        case.kind,
+        processes=processes,
+        problems=lost,
+        complaints=list(case.complaints),
     )
+    if processes:
+        found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis
+        if found.diagnosis is not None and found.diagnosis.confidence is Confidence.HIGH:
+            found.conclusion = f"{found.conclusion.removesuffix('.')}; {found.diagnosis.text}."
+    elif case.complaints:
+        found.conclusion = complaints.conclusion(case.complaints)
+        found.diagnosis = diagnosis.of_complaints(case.complaints)
+    return found
 
 
 _ORDER = [
@@ -250,23 +223,19 @@ def _weight(process: ProcessReport) -> tuple[int, int, int]:
     return _ORDER.index(process.verdict), -(suspect.time if suspect else 0), -(suspect.n if suspect else 0)
 
 
-def _process(
-    process: Process,
-    history: History,
-    last: int,
-    ending: Ending,
-    page: progress.Page | None,
-    complete_call: Callable[[Call], None],
-    source: str,
-) -> ProcessReport:
-    verdict, suspect = _judge(process, ending)
-    conclusion = _conclusion(process, verdict, suspect, ending)
+def _process(process: Process, case: Case) -> ProcessReport:
+    verdict, suspect = _judge(process, case.ending)
+    conclusion = _conclusion(process, verdict, suspect, case.ending)
+    page = case.pages.get(process.name)
     streams = device.positions(page, process.marks) if page is not None else []
-    if streams and _device_failed(process, suspect, ending):
+    if streams and _device_failed(process, suspect, case.ending):
         verdict, suspect, conclusion = _blame(process, streams, verdict, suspect, conclusion)
-    only = _only(process, history) if verdict is Verdict.ENDED else None
+    elif not _exited_well(process, case.ending) and (seen := _witnessed(process, case)) is not None:
+        verdict, suspect, conclusion = Verdict.CULPRIT, *seen
+    only = _only(process, case.history) if verdict is Verdict.ENDED else None
     for call in filter(None, (suspect, only)):
-        complete_call(call)
+        case.complete_call(call)
+    findings = _findings(process, verdict, suspect, case)
     header = process.header
     return ProcessReport(
         name=process.name,
@@ -274,7 +243,7 @@ def _process(
         conclusion=conclusion,
         calls=process.calls,
         raised=process.raises,
-        running=bool(ending.running.get(process.name)),
+        running=bool(case.ending.running.get(process.name)),
         pid=header.pid if header else 0,
         host=header.host if header else "",
         rank=header.rank if header else "",
@@ -282,19 +251,31 @@ def _process(
         suspect=_call(suspect, process, full=True) if suspect else None,
         only=_call(only, process, full=True) if only else None,
         in_flight=[_call(call, process, full=False) for call in process.in_flight() if call is not suspect],
-        last=[_call(call, process, full=False) for call in _last(process, suspect, last)],
-        findings=_findings(process, suspect, history, source),
+        last=[_call(call, process, full=False) for call in _last(process, suspect, case.last)],
+        findings=findings,
         device=[device.sentence(position, process.op_of) for position in streams],
         notes=list(_notes(process)),
+        diagnosis=diagnosis.of_findings(findings, suspect),
     )
 
 
-def _findings(process: Process, suspect: Call | None, history: History, source: str) -> list[Finding]:
+def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
+    """The call whose kernel failed as something that looked at the device saw it, and that in a sentence."""
+    told = complaints.witness(case.complaints)
+    call = complaints.call_of(told.kernel, process) if told is not None else None
+    if told is None or call is None:
+        return None
+    return call, f"The kernel of {call.op} (call {call.n}) failed on the device. {complaints.sentence(told)}."
+
+
+def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Case) -> list[Finding]:
     """What the rules find in the call to look at, and in those whose results first went wrong."""
+    witnessed = verdict is Verdict.CULPRIT
     calls = [call for call in process.origins.values() if call is not suspect]
     found: list[Finding] = []
     for call in filter(None, (suspect, *calls)):
-        about = rules.check_all(rules.Suspect(call, history.earlier, process, source))
+        said = case.complaints if call is suspect else ()
+        about = rules.check_all(rules.Suspect(call, case.history.earlier, process, case.source, said, witnessed))
         found += about if call is suspect else [finding for finding in about if finding.verdict is Found.CAUSE]
     known = {finding.origin for finding in found}
     return ranked([finding for finding in found if finding.call not in known or finding.verdict is not Found.CAUSE])

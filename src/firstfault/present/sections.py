@@ -14,13 +14,16 @@ from typing import TypeAlias
 from firstfault.diagnose.finding import Confidence
 from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, Verdict
 from firstfault.present import values
+from firstfault.read.formats.complaint import Complaint
 from firstfault.settings import Level
 
 MOST_PROCESSES = 8
 MOST_ROWS = 24
 MOST_FINDINGS = 8
 MOST_PARENTS = 8
+MOST_COMPLAINTS = 6
 LONGEST_LINE = 400
+LONGEST_TEXT = 160
 LONGEST_NAME = 80
 
 SHOWN_BEFORE = 5
@@ -64,6 +67,8 @@ def sections(report: Report) -> Iterator[Section]:
     left = len(report.processes) - MOST_PROCESSES
     if left > 0:
         yield Section("More processes", [(f"{left} more, in --json",)])
+    if report.complaints:
+        yield _complaints(report.complaints)
     if report.stderr:
         shortened: list[Line] = [(values.shortened(line, LONGEST_LINE),) for line in report.stderr]
         yield Section("End of stderr", shortened, verbatim=True)
@@ -159,6 +164,23 @@ def _findings(process: ProcessReport) -> Section:
     if left:
         rows.append(("", "", f"{left} more, in --json"))
     return Section("Suspicious in its inputs", columns=["weight", "rule", "what"], rows=rows)
+
+
+def _complaints(complaints: list[Complaint]) -> Section:
+    """What was said, and where in which input."""
+    rows: list[Line] = [
+        (told.teller.value, values.shortened(told.text, LONGEST_TEXT), Code(told.where or told.host), _times(told))
+        for told in complaints[:MOST_COMPLAINTS]
+    ]
+    left = len(complaints) - len(rows)
+    if left:
+        rows.append(("", f"{left} more, in --json", "", ""))
+    return Section("What was said of it", columns=["by", "what", "at", "in"], rows=rows)
+
+
+def _times(told: Complaint) -> str:
+    """The line that says so, and how often it is said."""
+    return f"{told.source}:{told.at}" + (f", {told.count} times" if told.count > 1 else "")
 
 
 def _last(process: ProcessReport) -> Section:

@@ -1,4 +1,4 @@
-"""PATH → the source that reads it: a recording, a text log, a dump folder."""
+"""PATH → the source that reads it: a recording, a text log, a dump folder, or a text of errors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from firstfault.errors import UnreadableInput
 from firstfault.read.events import Source
 from firstfault.read.files import exists, is_regular, reason
 from firstfault.read.formats.dump_folder import DumpFolder, dumps_in
+from firstfault.read.formats.error_log import ErrorLog, is_error_log
 from firstfault.read.formats.kernel_api_log import KernelApiLog, is_kernel_api_log
 from firstfault.read.formats.recording import Recording, is_recording
 from firstfault.record import layout
 
-ACCEPTED = "a recording folder, a kernel API text log (ours, SGLang's, FlashInfer's), or a dump folder"
+ACCEPTED = (
+    "a recording folder, a kernel API text log (ours, SGLang's, FlashInfer's), a dump folder, or a text of errors "
+    "(stderr, a server's log, compute-sanitizer, cuda-gdb)"
+)
 
 
 def open_source(path: Path) -> Source:
@@ -51,4 +55,6 @@ def _file(path: Path) -> Source:
         return Recording(path.parent)
     if path.name in (layout.INPUTS, layout.OUTPUTS, layout.METADATA):
         return DumpFolder(path.parent)
-    raise UnreadableInput(f"{path} holds no kernel API call; expected {ACCEPTED}")
+    if is_error_log(path):
+        return ErrorLog(path)
+    raise UnreadableInput(f"{path} holds no kernel API call, and no error that is known; expected {ACCEPTED}")

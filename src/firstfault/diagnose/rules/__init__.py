@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -19,12 +19,14 @@ from firstfault.diagnose import lineage
 from firstfault.diagnose.finding import Confidence, Finding, Verdict
 from firstfault.read import earlier
 from firstfault.read.calls import Call, Process
+from firstfault.read.formats.complaint import Complaint
 from firstfault.read.tensors import Labelled, tensors
 from firstfault.record import schema
 
 RULES = (
     "ff501_index_out_of_range",
     "ff402_out_of_memory",
+    "ff101_late_error",
     "ff303_made_not_finite",
     "ff301_not_finite",
     "ff302_magnitude",
@@ -44,18 +46,28 @@ _PLACE = re.compile(r"arg\[(\d+)\]")
 class Suspect:
     """A call to look at, what earlier calls of its operator looked like, and the process that made it.
 
-    ``source`` is the path that the record came from, for commands.
+    Attributes:
+        source: the path that the record came from, for commands.
+        complaints: what the program and tools said.
+        witnessed: whether the device itself, or who looked at it, tells that this call failed on it.
     """
 
     call: Call
     known: earlier.Earlier
     process: Process = field(default_factory=lambda: Process(""))
     source: str = "PATH"
+    complaints: Sequence[Complaint] = ()
+    witnessed: bool = False
 
     @cached_property
     def tensors(self) -> list[Labelled]:
         """The tensors among its inputs, by argument."""
         return [found for label, value in self.call.inputs() for found in tensors(label, value)]
+
+    @property
+    def said(self) -> str:
+        """What the call raised, and what the program's kernels and libraries said beside it."""
+        return "\n".join([f"{self.call.exception}: {self.call.message}", *(told.text for told in self.complaints)])
 
     @cached_property
     def alike(self) -> earlier.Variant | None:

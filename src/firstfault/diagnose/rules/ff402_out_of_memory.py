@@ -17,7 +17,6 @@ See which dimension entered more often than it should; where none did, lower bat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
 
@@ -37,8 +36,8 @@ ALLOCATED_BY = 2 * 2**20
 
 def check(suspect: Suspect) -> Iterator[Finding]:
     """Take the size in the call's exception apart."""
-    message = suspect.call.message
-    if OUT_OF_MEMORY.search(message) is None and OUT_OF_MEMORY.search(suspect.call.exception) is None:
+    message = suspect.said
+    if OUT_OF_MEMORY.search(message) is None:
         return
     asked = asked_for(message)
     text = f"{suspect.call.op} (call {suspect.call.n}) ran out of memory"
@@ -56,7 +55,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         "see which dimension entered more often than it should; else lower batch, sequence length or cache size",
         verdict=Verdict.CAUSE if product else Verdict.SUSPICIOUS,
         command=suspect.trace(),
-        evidence=[re.sub(r"\s+", " ", message)[:400]],
+        evidence=[" ".join(message.split())[:400]],
     )
 
 

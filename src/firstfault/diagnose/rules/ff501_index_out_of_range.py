@@ -107,7 +107,7 @@ def _breaches(use: Use) -> Iterator[_Broken]:
 
 def _by_complaint(suspect: Suspect) -> list[_Broken]:
     """What the exception says of an index, and the argument that holds it."""
-    complaint = COMPLAINT.search(suspect.call.message)
+    complaint = COMPLAINT.search(suspect.said)
     if complaint is None:
         return []
     said = complaint["value"] or complaint["target"]
@@ -116,7 +116,7 @@ def _by_complaint(suspect: Suspect) -> list[_Broken]:
     for label, low, high in _indices(suspect):
         value = int(said) if said else low if low < 0 else high
         if low <= value <= high:
-            text = f"{label} holds {value}{size}: {suspect.call.message.splitlines()[0]}"
+            text = f"{label} holds {value}{size}: {complaint.group()}"
             found.append(_Broken(label, value, Confidence.HIGH, text))
     return found
 
