@@ -147,6 +147,7 @@ class Ending:
     Attributes:
         known: whether its end was recorded; it may run still otherwise.
         exited_well: the process ids known to have exited with 0.
+        stopped: whether it was ended by a signal from outside.
         device_failed: whether it ended with an error of the device in its stderr.
         running: by process, whether it is still there; None where that cannot be told.
     """
@@ -154,6 +155,7 @@ class Ending:
     known: bool = False
     exited_well: frozenset[int] = frozenset()
     device_failed: bool = False
+    stopped: bool = False
     running: Mapping[str, bool | None] = field(default_factory=dict)
 
 
@@ -271,11 +273,21 @@ def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
 def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Case) -> list[Finding]:
     """What the rules find in the call to look at, and in those whose results first went wrong."""
     witnessed = verdict is Verdict.CULPRIT
-    calls = [call for call in process.origins.values() if call is not suspect]
+    calls = [call for call in process.noted() if call is not suspect]
     found: list[Finding] = []
     for call in filter(None, (suspect, *calls)):
         said = case.complaints if call is suspect else ()
-        about = rules.check_all(rules.Suspect(call, case.history.earlier, process, case.source, said, witnessed))
+        about = rules.check_all(
+            rules.Suspect(
+                call,
+                case.history.earlier,
+                process,
+                case.source,
+                said,
+                witnessed,
+                case.ending.stopped or bool(case.ending.running.get(process.name)),
+            )
+        )
         found += about if call is suspect else [finding for finding in about if finding.verdict is Found.CAUSE]
     known = {finding.origin for finding in found}
     return ranked([finding for finding in found if finding.call not in known or finding.verdict is not Found.CAUSE])

@@ -15,6 +15,7 @@ from firstfault.read import earlier
 from firstfault.read.events import Event
 from firstfault.read.marks import Order
 from firstfault.read.producers import Links, Producers, Writer
+from firstfault.read.results import Results
 from firstfault.read.tensors import Labelled, flattened, not_finite
 from firstfault.record import schema
 
@@ -148,6 +149,7 @@ class Process:
     origins: dict[int, Call] = field(default_factory=dict)
     """The first calls that made NaN or infinities of finite inputs, by number."""
 
+    results: Results = field(default_factory=Results)
     _values: int = 0
 
     def find(self, n: int) -> Call | None:
@@ -163,8 +165,19 @@ class Process:
         while self._values > MOST_VALUES and len(self.recent) > 1:
             _, before = self.recent.popitem(last=False)
             self._values -= before.weight
-            if before.n not in self.origins and self.thread(before.record.tid).raised is not before:
+            if not self._is_pinned(before):
                 before.strip()
+
+    def noted(self) -> list[Call]:
+        """The calls whose results were the first to go wrong, in their order."""
+        stood_out = {notice.call.n: notice.call for notice in self.results.notices}
+        return sorted((self.origins | stood_out).values(), key=lambda call: call.n)
+
+    def _is_pinned(self, call: Call) -> bool:
+        """Whether a call is kept however long ago it was."""
+        if call.n in self.origins or self.thread(call.record.tid).raised is call:
+            return True
+        return any(notice.call is call for notice in self.results.notices)
 
     def note_origin(self, writer: Writer | None) -> None:
         """Keep the call that made a value which is not finite, if it is among the first."""
@@ -276,6 +289,7 @@ class History:
         thread.raised = thread.passed = None  # whoever called it has dealt with the exception
         outputs = call.outputs()
         call.writer = process.producers.returned(call.op, record, outputs)
+        process.results.take(call, outputs)
         process.keep(call)
         if any(not_finite(tensor) for _, tensor in outputs):
             process.note_origin(call.writer)
@@ -325,7 +339,7 @@ def _link(process: Process, call: Call) -> None:
     if call.record.args is None:
         return
     call.given = flattened(call.inputs())
-    call.links = process.producers.begin(call.n, call.op, call.given)
+    call.links = process.producers.begin(call.record, call.given)
     bad = [label for label, tensor in call.given if not_finite(tensor)] if call.links else []
     for link in (link for label in bad for link in call.links.get(label, ())):
         process.note_origin(link.writer)

@@ -42,12 +42,14 @@ class Writer:
     Attributes:
         finite: whether all values that it read were; None where that was not recorded.
         source: where values of its inputs that are not finite came from, if that was recorded.
+        stream: of the device, that its work was enqueued on; None where that was not recorded.
     """
 
     n: int
     op: str
     finite: bool | None = None
     source: Writer | None = None
+    stream: int | None = None
 
     @property
     def origin(self) -> Writer | None:
@@ -94,15 +96,16 @@ class Producers:
         self._prints: OrderedDict[_Print, tuple[Writer, schema.Tensor]] = OrderedDict()
         self._given: OrderedDict[int, Given] = OrderedDict()
 
-    def begin(self, n: int, op: str, inputs: list[Labelled]) -> Links:
+    def begin(self, record: schema.Call, inputs: list[Labelled]) -> Links:
         """Take in that a call began; the writers of its inputs."""
         traced = [item for item in inputs if item[1].ptr or item[1].mean is not None]
-        if not traced:
+        if not traced and record.device < 0:
             return {}
         links = {label: found for label, tensor in traced if (found := self._writers(tensor))}
         bad = [label for label, tensor in traced if not_finite(tensor)]
-        writer = Writer(n, op, False if bad else _finite(inputs), _source(bad, links))
-        self._given[n] = Given(writer, traced, [] if any(label in links for label in bad) else bad)
+        stream = record.stream if record.device >= 0 else None
+        writer = Writer(record.n, record.op, False if bad else _finite(inputs), _source(bad, links), stream)
+        self._given[record.n] = Given(writer, traced, [] if any(label in links for label in bad) else bad)
         if len(self._given) > MOST_OPEN:
             self._given.popitem(last=False)
         return links

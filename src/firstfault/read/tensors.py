@@ -60,6 +60,12 @@ def not_finite(tensor: schema.Tensor) -> bool:
     return bool(tensor.inf_count) and not (tensor.min == "-inf" and tensor.max != "inf")
 
 
+def largest_magnitude(tensor: schema.Tensor) -> float:
+    """Of its finite minimum and maximum; 0 where neither is known."""
+    low, high = tensor.min, tensor.max
+    return max(abs(low) if isinstance(low, (int, float)) else 0.0, abs(high) if isinstance(high, (int, float)) else 0.0)
+
+
 def flattened(arguments: Iterable[tuple[str, schema.Value]]) -> list[Labelled]:
     """The tensors among named values, by the path to each."""
     found: list[Labelled] = []

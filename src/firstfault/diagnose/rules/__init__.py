@@ -20,21 +20,35 @@ from firstfault.diagnose.finding import Confidence, Finding, Verdict
 from firstfault.read import earlier
 from firstfault.read.calls import Call, Process
 from firstfault.read.formats.complaint import Complaint
+from firstfault.read.formats.errors_text import DEVICE_ERROR
+from firstfault.read.results import Notice, What
 from firstfault.read.tensors import Labelled, tensors
 from firstfault.record import schema
 
 RULES = (
     "ff501_index_out_of_range",
     "ff402_out_of_memory",
-    "ff101_late_error",
-    "ff303_made_not_finite",
-    "ff301_not_finite",
-    "ff302_magnitude",
+    "ff801_sync_in_capture",
+    "ff307_scale_not_set",
+    "ff207_number_disagrees",
     "ff201_shape_disagreement",
     "ff202_dtype_drift",
     "ff203_device_mix",
+    "ff205_misaligned",
+    "ff206_stride_of_one",
+    "ff503_repeated_index",
+    "ff303_made_not_finite",
+    "ff301_not_finite",
+    "ff502_offset_overflow",
+    "ff101_late_error",
+    "ff602_never_returned",
+    "ff304_jump",
+    "ff305_constant",
+    "ff306_never_written",
+    "ff302_magnitude",
     "ff204_not_contiguous",
     "ff401_giant_tensor",
+    "ff601_another_stream",
 )
 """In the order in which findings of the same weight are shown: what explains most first."""
 
@@ -50,6 +64,7 @@ class Suspect:
         source: the path that the record came from, for commands.
         complaints: what the program and tools said.
         witnessed: whether the device itself, or who looked at it, tells that this call failed on it.
+        stopped: whether the process runs still, or was ended from outside.
     """
 
     call: Call
@@ -58,6 +73,7 @@ class Suspect:
     source: str = "PATH"
     complaints: Sequence[Complaint] = ()
     witnessed: bool = False
+    stopped: bool = False
 
     @cached_property
     def tensors(self) -> list[Labelled]:
@@ -91,6 +107,23 @@ class Suspect:
     def origin(self, label: str, shows: Callable[[schema.Tensor], bool | None]) -> lineage.Origin:
         """The call that first made what an argument shows."""
         return lineage.origin(self.process, self.call, label, shows)
+
+    def producer(self, label: str) -> lineage.Origin | None:
+        """The call that wrote an argument last, whatever it was given; None where that is not known."""
+        link = next(iter(self.call.links.get(label, ())), None)
+        if link is None or link.since:
+            return None
+        n, op = link.writer.n, link.writer.op
+        return lineage.Origin(lineage.Ending.MADE, n, op, self.process.find(n), (n,), link.how)
+
+    def notices(self, what: What) -> list[Notice]:
+        """What was noticed of the call's results."""
+        return [notice for notice in self.process.results.notices if notice.call is self.call and notice.what is what]
+
+    @property
+    def failed_on_device(self) -> bool:
+        """Whether what was said is an error of the device."""
+        return DEVICE_ERROR.search(self.said) is not None
 
     def trace(self, label: str = "") -> str:
         """The command that shows where an argument came from, or all of them."""
@@ -147,7 +180,7 @@ def finding(
         next_step,
         kind=load(slug).KIND,
         verdict=Verdict.UPSTREAM if made else verdict,
-        command=command,
+        command=command or (suspect.trace(arguments[0]) if call.links.get(next(iter(arguments), "")) else ""),
         evidence=evidence or [],
         rules_out=rules_out,
         origin=made.n if made else 0,

@@ -156,4 +156,6 @@ def _extents(suspect: Suspect) -> dict[earlier.Position, int]:
 
 
 def _finding(suspect: Suspect, confidence: Confidence, labels: list[str], text: str) -> Finding:
-    return finding(__name__, suspect, confidence, labels, text, f"see which call produced {' and '.join(labels)}")
+    step = f"see which call produced {' and '.join(labels)}"
+    origin = suspect.producer(labels[-1])
+    return finding(__name__, suspect, confidence, labels, text, step, origin=origin)
