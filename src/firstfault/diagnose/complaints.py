@@ -27,6 +27,9 @@ _KINDS = {
     Teller.PROCESS: Kind.HANG,
 }
 _CAPTURING = re.compile(r"stream is capturing|captures_underway|cudaErrorStreamCapture|during capture|IPC")
+_WAITED = re.compile(
+    r"Timed out waiting|timed out after|Connection closed by peer|gloo|NCCL|nccl\w+Error|BrokenBarrier"
+)
 _SHAPES = re.compile(
     r"is invalid for input of size|must match|cannot be multiplied|size mismatch|same device|same dtype|contiguous"
     r"|expected scalar type|shapes? .{0,60}(?:mismatch|incompatible)|broadcast",
@@ -48,6 +51,7 @@ def kind_of_message(message: str) -> Kind:
         (OUT_OF_MEMORY, Kind.OUT_OF_MEMORY),
         (_CAPTURING, Kind.GRAPH),
         (DEVICE_ERROR, Kind.ILLEGAL_ACCESS),
+        (_WAITED, Kind.HANG),
         (_SHAPES, Kind.MISMATCH),
     ):
         if pattern.search(message):

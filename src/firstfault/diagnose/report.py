@@ -272,25 +272,24 @@ def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
 
 def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Case) -> list[Finding]:
     """What the rules find in the call to look at, and in those whose results first went wrong."""
-    witnessed = verdict is Verdict.CULPRIT
-    calls = [call for call in process.noted() if call is not suspect]
-    found: list[Finding] = []
-    for call in filter(None, (suspect, *calls)):
-        said = case.complaints if call is suspect else ()
-        about = rules.check_all(
-            rules.Suspect(
-                call,
-                case.history.earlier,
-                process,
-                case.source,
-                said,
-                witnessed,
-                case.ending.stopped or bool(case.ending.running.get(process.name)),
-            )
-        )
-        found += about if call is suspect else [finding for finding in about if finding.verdict is Found.CAUSE]
+    about = rules.Suspect(
+        suspect or _NO_CALL,
+        case.history.earlier,
+        process,
+        case.source,
+        case.complaints,
+        witnessed=verdict is Verdict.CULPRIT,
+        stopped=case.ending.stopped or bool(case.ending.running.get(process.name)),
+    )
+    found = [rules.deepened(finding, about) for finding in rules.check_all(about)] if suspect is not None else []
+    for call in process.noted():
+        if call is not suspect:
+            found += [finding for finding in rules.check_all(about.of(call)) if finding.verdict is Found.CAUSE]
     known = {finding.origin for finding in found}
     return ranked([finding for finding in found if finding.call not in known or finding.verdict is not Found.CAUSE])
+
+
+_NO_CALL = Call("", schema.Call(0, 0))
 
 
 def _only(process: Process, history: History) -> Call | None:

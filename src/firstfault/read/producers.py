@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from firstfault.read.formats.values import elements
 from firstfault.read.memory import Layer, Memory, extent_of
@@ -23,8 +23,12 @@ MOST_SOURCES = 8
 """Writers of one argument."""
 MOST_PRINTS = 20_000
 """Outputs that are remembered by their statistics."""
+MOST_VIEWS = 20_000
 MOST_OPEN = 4096
 MOST_DEVICES = 64
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class How(str, Enum):
@@ -33,6 +37,7 @@ class How(str, Enum):
     ADDRESS = "same bytes"
     ARGUMENT = "may have written it: took it and returned nothing"
     VALUES = "equal statistics"
+    VIEW = "gave it as this view of what it was given"
 
 
 @dataclass(slots=True)
@@ -85,6 +90,7 @@ class Given(NamedTuple):
     unwritten: list[str]
 
 
+_Place: TypeAlias = tuple[int, tuple[int, ...], "tuple[int, ...] | None", str]
 _Print: TypeAlias = tuple[str, int, object, object, object, object]
 
 
@@ -94,6 +100,7 @@ class Producers:
     def __init__(self) -> None:
         self._memory: dict[str, Memory[Writer]] = {}
         self._prints: OrderedDict[_Print, tuple[Writer, schema.Tensor]] = OrderedDict()
+        self._views: OrderedDict[_Place, tuple[Writer, schema.Tensor]] = OrderedDict()
         self._given: OrderedDict[int, Given] = OrderedDict()
 
     def begin(self, record: schema.Call, inputs: list[Labelled]) -> Links:
@@ -137,10 +144,13 @@ class Producers:
                 self._remember(writer, tensor)
                 continue
             given = next((given for _, given in inputs if given.ptr == tensor.ptr), None)
-            if given is None and not _is_view(tensor, inputs):
+            is_view = _is_view(tensor, inputs)
+            if given is None and not is_view:
                 self._wrote(writer, tensor)
             elif given is not None and (changed := _differs(given, tensor)) is not False:
                 self._wrote(writer, tensor, possible=changed is None)
+            if is_view and all(_place(tensor) != _place(other) for _, other in inputs):
+                _keep(self._views, _place(tensor), (writer, tensor), MOST_VIEWS)
 
     def _wrote(self, writer: Writer, tensor: schema.Tensor, *, possible: bool = False, described: bool = True) -> None:
         """Take in a write; ``described`` where the tensor is as a reader is to find it, or before a possible write."""
@@ -165,6 +175,9 @@ class Producers:
                 links.append(link)
             if len(links) == MOST_SOURCES:
                 break
+        view = self._views.get(_place(tensor))
+        if view is not None and not _is_another(view[1], tensor):
+            links.append(Link(view[0], How.VIEW, "", view[1]))
         return sorted(links, key=lambda link: link.writer.n, reverse=True)
 
     def _on(self, device: str) -> Memory[Writer] | None:
@@ -177,10 +190,8 @@ class Producers:
         if tensor.mean is None or tensor.min == tensor.max:
             return
         key = _print(tensor)
-        known = self._prints.pop(key, None)
-        self._prints[key] = known if known and known[0].n > writer.n else (writer, tensor)
-        if len(self._prints) > MOST_PRINTS:
-            self._prints.popitem(last=False)
+        known = self._prints.get(key)
+        _keep(self._prints, key, known if known and known[0].n > writer.n else (writer, tensor), MOST_PRINTS)
 
 
 def _finite(inputs: list[Labelled]) -> bool | None:
@@ -227,6 +238,18 @@ def _differs(before: schema.Tensor, after: schema.Tensor) -> bool | None:
 def _is_view(tensor: schema.Tensor, inputs: list[Labelled]) -> bool:
     """Whether a result lies in the storage of an argument: it was looked at from another side, not written."""
     return bool(tensor.storage) and any(tensor.storage == given.storage for _, given in inputs)
+
+
+def _place(tensor: schema.Tensor) -> _Place:
+    return tensor.ptr, tensor.shape, tensor.stride, tensor.dtype
+
+
+def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Keep a value under its key as the newest, and no more than so many."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
 def _print(tensor: schema.Tensor) -> _Print:

@@ -21,8 +21,8 @@ ENOUGH_CALLS = 3
 JUMP = 1e3
 WORTH_A_JUMP = 1e3
 """Magnitude below which results that grew are not worth a word."""
-GROWN = 100
-"""How many times larger than all inputs a result must be: a jump that it was given is not its own."""
+GROWN = 10
+"""How many times larger than in all earlier calls inputs are that have grown: a jump that was given is not its own."""
 MOST_RESULTS = 4000
 MOST_NOTICES = 16
 
@@ -52,6 +52,8 @@ class _Usual:
     count: int = 0
     magnitude: float = 0.0
     constant: bool = False
+    given: float = 0.0
+    """The largest magnitude among inputs."""
 
 
 class Results:
@@ -77,16 +79,25 @@ class Results:
             usual.count += 1
             usual.magnitude = max(usual.magnitude, largest_magnitude(tensor))
             usual.constant = usual.constant or _constant(tensor)
+            usual.given = max(usual.given, _largest(call))
 
     def _compare(self, call: Call, label: str, tensor: schema.Tensor, usual: _Usual) -> None:
         size = largest_magnitude(tensor)
-        given = [item for _, item in call.given if item.mean is not None and "float" in item.dtype]
+        given = _measured(call)
         if not given:
             return
-        if size >= max(WORTH_A_JUMP, JUMP * usual.magnitude) and size > GROWN * max(map(largest_magnitude, given)):
+        if size >= max(WORTH_A_JUMP, JUMP * usual.magnitude) and _largest(call) <= GROWN * usual.given:
             self.notices.append(Notice(call, label, tensor, What.JUMP, usual.magnitude, usual.count))
         elif _constant(tensor) and not usual.constant and not any(map(_constant, given)):
             self.notices.append(Notice(call, label, tensor, What.CONSTANT, usual.magnitude, usual.count))
+
+
+def _measured(call: Call) -> list[schema.Tensor]:
+    return [tensor for _, tensor in call.given if tensor.mean is not None and "float" in tensor.dtype]
+
+
+def _largest(call: Call) -> float:
+    return max(map(largest_magnitude, _measured(call)), default=0.0)
 
 
 def _constant(tensor: schema.Tensor) -> bool:

@@ -15,10 +15,12 @@ from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 
+import msgspec
+
 from firstfault.diagnose import lineage
 from firstfault.diagnose.finding import Confidence, Finding, Verdict
 from firstfault.read import earlier
-from firstfault.read.calls import Call, Process
+from firstfault.read.calls import Call, Process, State
 from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.results import Notice, What
@@ -53,6 +55,9 @@ RULES = (
 """In the order in which findings of the same weight are shown: what explains most first."""
 
 
+DEEPER = ("ff501_index_out_of_range", "ff307_scale_not_set", "ff503_repeated_index", "ff301_not_finite")
+"""Rules on inputs so bad that a call which was given such is not the origin of what it made of them."""
+MOST_HOPS = 8
 _PLACE = re.compile(r"arg\[(\d+)\]")
 
 
@@ -80,6 +85,10 @@ class Suspect:
         """The tensors among its inputs, by argument."""
         return [found for label, value in self.call.inputs() for found in tensors(label, value)]
 
+    def of(self, call: Call) -> Suspect:
+        """Another call of the same process, which came back: nothing was said of it."""
+        return Suspect(call, self.known, self.process, self.source)
+
     @property
     def said(self) -> str:
         """What the call raised, and what the program's kernels and libraries said beside it."""
@@ -101,8 +110,13 @@ class Suspect:
 
     @property
     def count(self) -> int:
-        """How many earlier calls like this one came back."""
-        return self.alike.count if self.alike is not None else 0
+        """How many other calls like this one came back."""
+        return self.alike.count - self.counts_itself if self.alike is not None else 0
+
+    @property
+    def counts_itself(self) -> bool:
+        """Whether the call is one of those that came back."""
+        return self.call.state is State.RETURNED
 
     def origin(self, label: str, shows: Callable[[schema.Tensor], bool | None]) -> lineage.Origin:
         """The call that first made what an argument shows."""
@@ -140,6 +154,27 @@ class Suspect:
 def check_all(suspect: Suspect) -> list[Finding]:
     """What every rule finds in a call."""
     return [finding for name in RULES for finding in load(name).check(suspect)]
+
+
+def deepened(found: Finding, suspect: Suspect) -> Finding:
+    """A finding whose origin is followed on, as long as what that call was given is itself found to be bad."""
+    evidence, origin = list(found.evidence), (found.origin, found.origin_op)
+    for _ in range(MOST_HOPS):
+        call = suspect.process.find(origin[0]) if origin[0] else None
+        if call is None:
+            break
+        every = [finding for name in DEEPER for finding in load(name).check(suspect.of(call))]
+        deeper = next((finding for finding in every if finding.confidence is not Confidence.LOW), None)
+        if deeper is None:
+            break
+        evidence.append(f"{call.op} (call {call.n}) was itself given what is bad: {deeper.text}")
+        if not deeper.origin:
+            break
+        origin = (deeper.origin, deeper.origin_op)
+    if len(evidence) == len(found.evidence):
+        return found
+    text = f"{found.text}, and {evidence[-1]}" if origin != (found.origin, found.origin_op) else found.text
+    return msgspec.structs.replace(found, evidence=evidence, origin=origin[0], origin_op=origin[1], text=text)
 
 
 def load(name: str) -> ModuleType:
@@ -180,7 +215,7 @@ def finding(
         next_step,
         kind=load(slug).KIND,
         verdict=Verdict.UPSTREAM if made else verdict,
-        command=command or (suspect.trace(arguments[0]) if call.links.get(next(iter(arguments), "")) else ""),
+        command=command or (suspect.trace(next(filter(call.links.get, arguments), "")) if arguments else ""),
         evidence=evidence or [],
         rules_out=rules_out,
         origin=made.n if made else 0,

@@ -36,8 +36,9 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         known = suspect.earlier(label)
         text = f"{label} of shape {tensor.shape} holds {bad} before the call"
         confidence = Confidence.HIGH if not_finite(tensor) else Confidence.LOW
-        if known is not None and known.not_finite:
-            text += f"; so it did in {known.not_finite} of {suspect.count} earlier calls that came back"
+        before = known.not_finite - suspect.counts_itself if known is not None else 0
+        if before > 0:
+            text += f"; so it did in {before} of {suspect.count} earlier calls that came back"
             confidence = Confidence.LOW
         yield finding(
             __name__,

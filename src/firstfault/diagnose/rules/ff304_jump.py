@@ -2,7 +2,7 @@
 
 ## What it finds
 The first calls of a process, known from level 5 on, whose result has a magnitude of more than a thousand times that of
-every earlier result of the operator, and is far larger than anything that the call was given.
+every earlier result of the operator, while its inputs are at most ten times what they were.
 
 ## Why it matters
 The numbers went wrong here, before anything is NaN: a scale that was not applied, an accumulator that was not reset,

@@ -87,7 +87,9 @@ def _indices(suspect: Suspect) -> Iterator[tuple[str, int, int]]:
     """The arguments that may hold indices, with the smallest and the largest value of each."""
     for label, tensor in suspect.tensors:
         low, high = whole(tensor.min), whole(tensor.max)
-        if is_integer(tensor) and low is not None and high is not None:
+        known = suspect.earlier(label)
+        usual = known is None or tensor.dtype in known.dtypes  # else that is what is wrong with it
+        if usual and is_integer(tensor) and low is not None and high is not None:
             yield label, low, high
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.calls import State
 
@@ -45,7 +45,6 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         [],
         f"{call.op} (call {call.n}) had not come back when the process was stopped from outside{waits}",
         "compare what every rank was in" if collective else "look at where it is, while it hangs",
-        verdict=Verdict.CANNOT_TELL if collective else Verdict.SUSPICIOUS,
         command="firstfault report RECORDING-OF-EACH-RANK" if collective else "firstfault live PID",
         rules_out="a crash: the process did not end by itself",
     )
