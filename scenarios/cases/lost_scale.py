@@ -1,4 +1,4 @@
-"""A dequantisation that leaves out its scale for one layer: nothing fails, but the numbers are thousands of times off."""
+"""A dequantisation that leaves out its scale for one layer: nothing fails, but numbers are thousands of times off."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A row of attention scores that is masked throughout: its softmax is NaN, and the sampler three calls later refuses."""
+"""A row of attention scores that is masked throughout: its softmax is NaN, and the sampler two calls later refuses."""
 
 import torch
 

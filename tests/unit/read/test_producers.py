@@ -43,12 +43,12 @@ def test_an_output_is_known_by_its_address() -> None:
     assert links(process, 2) == {"arg[0]": [(1, How.ADDRESS, False)]}
 
 
-def test_a_view_is_of_the_call_that_wrote_its_bytes() -> None:
+def test_a_view_is_of_the_call_that_gave_it_and_of_the_one_that_wrote_its_bytes() -> None:
     view = tensor(2, 8, ptr=1024 + 32, storage=1024, offset=16, version=0)
     process = taken(
         call(1, "make"), returned(1, at(1024)), call(2, "slice", at(1024)), returned(2, view), call(3, "use", view)
     )
-    assert links(process, 3) == {"arg[0]": [(1, How.ADDRESS, False)]}
+    assert links(process, 3) == {"arg[0]": [(2, How.VIEW, False), (1, How.ADDRESS, False)]}
 
 
 def test_an_argument_that_was_changed_is_of_the_call_that_changed_it() -> None:

@@ -34,7 +34,8 @@ def test_a_result_that_jumps() -> None:
     )
     assert judged("ff304_jump", *gave(*usual, valued(max=500.0))) == []
     assert judged("ff304_jump", *gave(valued(), valued(max=5e4))) == []
-    assert judged("ff304_jump", *gave(*usual, valued(max=5e4), max=4e4)) == []  # it was given it
+    given = [*gave(*usual), call(4, "norm", valued(max=4e4)), returned(4, valued(max=5e4))]
+    assert judged("ff304_jump", *given) == []  # it was given it
 
 
 def test_a_result_that_is_all_the_same() -> None:
