@@ -163,7 +163,8 @@ def _findings(process: ProcessReport) -> Section:
     left = len(process.findings) - len(shown)
     if left:
         rows.append(("", "", f"{left} more, in --json"))
-    return Section("Suspicious in its inputs", columns=["weight", "rule", "what"], rows=rows)
+    title = "Suspicious in its inputs" if process.suspect is not None else "Where it first went wrong"
+    return Section(title, columns=["weight", "rule", "what"], rows=rows)
 
 
 def _complaints(complaints: list[Complaint]) -> Section:
@@ -208,6 +209,7 @@ def _next_steps(report: Report) -> Iterator[Line]:
     elif first.suspect is not None:
         yield from _look_at(first.suspect, first, report)
     else:
+        yield from _weightiest(first)
         if first.verdict is Verdict.BETWEEN_CALLS:
             yield ("to name what it died in, make a boundary of it: --modules, or @debug_kernel_api",)
         if first.raised and first.only is None:
@@ -229,12 +231,17 @@ def _record_calls(report: Report) -> Line:
     )
 
 
-def _look_at(suspect: CallReport, process: ProcessReport, report: Report) -> Iterator[Line]:
-    """What would tell more of a call."""
+def _weightiest(process: ProcessReport) -> Iterator[Line]:
+    """What would settle the finding that weighs most."""
     weighty = [finding for finding in process.findings if finding.confidence is not Confidence.LOW]
     if weighty:
         step, command = weighty[0].next_step, weighty[0].command
         yield (f"{step}: ", Code(command)) if command else (step,)
+
+
+def _look_at(suspect: CallReport, process: ProcessReport, report: Report) -> Iterator[Line]:
+    """What would tell more of a call."""
+    yield from _weightiest(process)
     if process.verdict is Verdict.CANNOT_TELL and not suspect.described:
         yield ("record once more at level 3, which writes down when calls come back",)
     elif process.level >= Level.DUMPS and not suspect.dump and not suspect.dump_skipped:

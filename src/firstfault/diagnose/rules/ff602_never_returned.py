@@ -43,7 +43,8 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         suspect,
         Confidence.MEDIUM,
         [],
-        f"{call.op} (call {call.n}) had not come back when the process was stopped from outside{waits}",
+        f"{call.op} (call {call.n}) had not come back when the process was stopped from outside (a watchdog, a user, "
+        f"or the kernel for want of memory){waits}",
         "compare what every rank was in" if collective else "look at where it is, while it hangs",
         command="firstfault report RECORDING-OF-EACH-RANK" if collective else "firstfault live PID",
         rules_out="a crash: the process did not end by itself",

@@ -19,6 +19,8 @@ OUT_OF_MEMORY = re.compile(
 )
 DEVICE_ERROR = re.compile(
     r"CUDA error|cudaError|illegal memory access|device-side assert|misaligned address|Triton Error"
+    r"|CUDA_ERROR_(?:ILLEGAL|LAUNCH|MISALIGNED|ASSERT|HARDWARE|INVALID_PC|INVALID_ADDRESS)\w*"
+    r"|\berror:? (?:code )?7(?:00|1[0-9])\b"
     r"|illegal instruction|unspecified launch failure|CUBLAS_STATUS_(?!ALLOC_FAILED)\w+|an illegal address",
     re.IGNORECASE,
 )
@@ -48,7 +50,8 @@ _PATTERNS = (
     _Pattern(Teller.CUBLAS, re.compile(r"CUBLAS_STATUS_\w")),
     _Pattern(Teller.CUDA, re.compile(rf"cuda error{_PLACED}", re.IGNORECASE)),
     _Pattern(Teller.CUDA, re.compile(
-        r"CUDA (?:runtime |driver )?error: |an illegal (?:memory access|instruction) was encountered", re.IGNORECASE)),
+        r"CUDA (?:runtime |driver )?error: |CUDA_ERROR_\w|\berror:? (?:code )?7(?:00|1[0-9])\b"
+        r"|an illegal (?:memory access|instruction) was encountered", re.IGNORECASE)),
     _Pattern(Teller.NCCL, re.compile(
         r"Watchdog caught collective operation timeout|NCCL (?:WARN|error)"
         r"|nccl(?:Internal|System|Remote|UnhandledCuda|InvalidUsage)Error")),
