@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from firstfault.diagnose.finding import Kind
 from firstfault.read.calls import Call, Process
 from firstfault.read.formats.complaint import Complaint, Teller
-from firstfault.read.formats.errors_text import DEVICE_ERROR, OUT_OF_MEMORY
+from firstfault.read.formats.errors_text import DEVICE_ERROR, OUT_OF_MEMORY, SHAPES
 
 WITNESSES = (Teller.GDB, Teller.COREDUMP, Teller.SANITIZER, Teller.ASSERT)
 """Those that saw the kernel fail, the most exact first."""
@@ -29,11 +29,6 @@ _KINDS = {
 _CAPTURING = re.compile(r"stream is capturing|captures_underway|cudaErrorStreamCapture|during capture|IPC")
 _WAITED = re.compile(
     r"Timed out waiting|timed out after|Connection closed by peer|gloo|NCCL|nccl\w+Error|BrokenBarrier"
-)
-_SHAPES = re.compile(
-    r"is invalid for input of size|must match|cannot be multiplied|size mismatch|same device|same dtype|contiguous"
-    r"|expected scalar type|shapes? .{0,60}(?:mismatch|incompatible)|broadcast",
-    re.IGNORECASE,
 )
 _NOT_OF_THE_NAME = re.compile(r"_?kernel$|^_+|_+$|_\d+[dc][\ddc]*$")
 
@@ -52,7 +47,7 @@ def kind_of_message(message: str) -> Kind:
         (_CAPTURING, Kind.GRAPH),
         (DEVICE_ERROR, Kind.ILLEGAL_ACCESS),
         (_WAITED, Kind.HANG),
-        (_SHAPES, Kind.MISMATCH),
+        (SHAPES, Kind.MISMATCH),
     ):
         if pattern.search(message):
             return kind

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from firstfault.read.calls import Call
@@ -102,11 +103,14 @@ class Contract:
 
 def uses(call: Call) -> Iterator[Use]:
     """The arguments of a call that hold indices, with what they must stay below."""
-    name = call.op.rpartition(".")[2].lower()
-    arguments = Arguments(call)
-    for contract in CONTRACTS:
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in contract.patterns):
-            yield from contract.uses(arguments)
+    for contract in _contracts_of(call.op):
+        yield from contract.uses(Arguments(call))
+
+
+@lru_cache(maxsize=4096)
+def _contracts_of(op: str) -> tuple[Contract, ...]:
+    name = op.rpartition(".")[2].lower()
+    return tuple(c for c in CONTRACTS if any(fnmatch.fnmatchcase(name, pattern) for pattern in c.patterns))
 
 
 def is_integer(tensor: schema.Tensor) -> bool:

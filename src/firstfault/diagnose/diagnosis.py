@@ -47,8 +47,8 @@ def of_findings(findings: Sequence[Finding], suspect: Call | None) -> Diagnosis 
         return _of_suspect(suspect) if suspect is not None else None
     caused = found.verdict is Verdict.CAUSE
     culprit = (found.call, found.op) if suspect is None else (suspect.n, suspect.op)
-    if _is_open(findings, found):
-        culprit = (0, "")
+    if any(finding.verdict is Verdict.CANNOT_TELL for finding in findings):  # where it surfaced is not where it failed
+        culprit = (found.call, found.op) if found.confidence is Confidence.HIGH else (0, "")
     return Diagnosis(
         found.kind,
         found.confidence,
@@ -59,12 +59,6 @@ def of_findings(findings: Sequence[Finding], suspect: Call | None) -> Diagnosis 
         found.text,
         found.command,
     )
-
-
-def _is_open(findings: Sequence[Finding], found: Finding) -> bool:
-    """Whether a finding says that the call which failed cannot be told, and no other shows what it failed on."""
-    cannot_tell = any(finding.verdict is Verdict.CANNOT_TELL for finding in findings)
-    return cannot_tell and found.confidence is not Confidence.HIGH
 
 
 def _of_suspect(suspect: Call) -> Diagnosis:

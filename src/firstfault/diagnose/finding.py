@@ -22,6 +22,8 @@ class Verdict(str, Enum):
     """The call it is about made it."""
     UPSTREAM = "came from upstream"
     """The call it is about was given it, by the call that is named as the origin."""
+    OUTSIDE = "came from outside the record"
+    """The call it is about was the first to be given it, and no recorded call made it."""
     SUSPICIOUS = "suspicious"
     """It goes with such faults; whether it made this one is not known."""
     CANNOT_TELL = "could not tell"
@@ -79,7 +81,5 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def ranked(findings: list[Finding]) -> list[Finding]:
     """The weightiest first; of the same weight, those that know what made it before those that only suspect."""
-    weights, verdicts = list(Confidence), list(Verdict)
-    return sorted(
-        findings, key=lambda finding: (weights.index(finding.confidence), verdicts.index(finding.verdict) > 1)
-    )
+    weights, open_ones = list(Confidence), (Verdict.SUSPICIOUS, Verdict.CANNOT_TELL)
+    return sorted(findings, key=lambda finding: (weights.index(finding.confidence), finding.verdict in open_ones))

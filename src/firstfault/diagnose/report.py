@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 import msgspec
 
 from firstfault.diagnose import complaints, device, diagnosis, rules
 from firstfault.diagnose.finding import Confidence, Finding, ranked
 from firstfault.diagnose.finding import Verdict as Found
+from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
 from firstfault.read.calls import Call, History, Process
 from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.errors_text import DEVICE_ERROR
@@ -282,11 +284,33 @@ def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Ca
         stopped=case.ending.stopped or bool(case.ending.running.get(process.name)),
     )
     found = [rules.deepened(finding, about) for finding in rules.check_all(about)] if suspect is not None else []
-    for call in process.noted():
+    late = any(finding.verdict is Found.CANNOT_TELL for finding in found)
+    for call in process.noted() + (_given_bad_indices(process) if suspect is None or late else []):
         if call is not suspect:
-            found += [finding for finding in rules.check_all(about.of(call)) if finding.verdict is Found.CAUSE]
+            other = about.of(call)
+            every = [rules.deepened(finding, other) for finding in rules.check_all(other)]
+            found += [_named(finding) for finding in every if finding.verdict in _OF_OTHERS]
     known = {finding.origin for finding in found}
     return ranked([finding for finding in found if finding.call not in known or finding.verdict is not Found.CAUSE])
+
+
+_OF_OTHERS = (Found.CAUSE, Found.OUTSIDE, Found.UPSTREAM)
+"""What a finding must say to be told of another call than the one that failed."""
+MOST_GIVEN_BAD = 3
+
+
+def _given_bad_indices(process: Process) -> list[Call]:
+    """The first of the calls still kept that were given an index beyond what they index, and came back."""
+    broken = (call for call in process.recent.values() if breaks_contract(call))
+    return list(islice(broken, MOST_GIVEN_BAD))
+
+
+def _named(finding: Finding) -> Finding:
+    """A finding whose text says which call it is about."""
+    named = f"{finding.op} (call {finding.call})"
+    if finding.text.startswith(named):
+        return finding
+    return msgspec.structs.replace(finding, text=f"{named}: {finding.text}")
 
 
 _NO_CALL = Call("", schema.Call(0, 0))

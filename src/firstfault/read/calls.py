@@ -29,6 +29,7 @@ MOST_NOTES = 50
 MOST_VALUES = 100_000
 """Values of calls that have ended that are kept of a process: the last few thousand calls."""
 MOST_ORIGINS = 16
+MOST_ENTRIES = 4
 _TEXT_LIKE_A_VALUE = 256
 """Characters that take as much memory as a tensor's description."""
 
@@ -149,6 +150,9 @@ class Process:
     origins: dict[int, Call] = field(default_factory=dict)
     """The first calls that made NaN or infinities of finite inputs, by number."""
 
+    entries: dict[int, Call] = field(default_factory=dict)
+    """The first calls that gave such values having been given some that no recorded call wrote, by number."""
+
     results: Results = field(default_factory=Results)
     _values: int = 0
 
@@ -171,17 +175,20 @@ class Process:
     def noted(self) -> list[Call]:
         """The calls whose results were the first to go wrong, in their order."""
         stood_out = {notice.call.n: notice.call for notice in self.results.notices}
-        return sorted((self.origins | stood_out).values(), key=lambda call: call.n)
+        return sorted((self.origins | self.entries | stood_out).values(), key=lambda call: call.n)
 
     def _is_pinned(self, call: Call) -> bool:
         """Whether a call is kept however long ago it was."""
-        if call.n in self.origins or self.thread(call.record.tid).raised is call:
+        if call.n in self.origins or call.n in self.entries or self.thread(call.record.tid).raised is call:
             return True
         return any(notice.call is call for notice in self.results.notices)
 
     def note_origin(self, writer: Writer | None) -> None:
         """Keep the call that made a value which is not finite, if it is among the first."""
         origin = writer.origin if writer is not None else None
+        entered = self.find(writer.n) if writer is not None and writer.entered else None
+        if entered is not None and len(self.entries) < MOST_ENTRIES:
+            self.entries[entered.n] = entered
         if origin is None or origin.n in self.origins or len(self.origins) >= MOST_ORIGINS:
             return
         call = self.find(origin.n)

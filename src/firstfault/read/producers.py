@@ -47,6 +47,7 @@ class Writer:
     Attributes:
         finite: whether all values that it read were; None where that was not recorded.
         source: where values of its inputs that are not finite came from, if that was recorded.
+        entered: whether it was given such values that no recorded call wrote.
         stream: of the device, that its work was enqueued on; None where that was not recorded.
     """
 
@@ -55,6 +56,7 @@ class Writer:
     finite: bool | None = None
     source: Writer | None = None
     stream: int | None = None
+    entered: bool = False
 
     @property
     def origin(self) -> Writer | None:
@@ -112,6 +114,7 @@ class Producers:
         bad = [label for label, tensor in traced if not_finite(tensor)]
         stream = record.stream if record.device >= 0 else None
         writer = Writer(record.n, record.op, False if bad else _finite(inputs), _source(bad, links), stream)
+        writer.entered = bool(bad) and not any(label in links for label in bad)
         self._given[record.n] = Given(writer, traced, [] if any(label in links for label in bad) else bad)
         if len(self._given) > MOST_OPEN:
             self._given.popitem(last=False)
@@ -127,7 +130,8 @@ class Producers:
         changed = [item for item in given.inputs if silent or item[0] in record.mutated]
         if given.unwritten and {label for label, _ in changed}.issuperset(given.unwritten):
             # A buffer that nobody had filled yet: what was in it before is no input.
-            writer = replace(writer, finite=_finite([item for item in given.inputs if item[0] not in given.unwritten]))
+            rest = [item for item in given.inputs if item[0] not in given.unwritten]
+            writer = replace(writer, finite=_finite(rest), entered=False)
         self._gave(writer, outputs, given.inputs)
         for _, tensor in changed:
             self._wrote(writer, tensor, possible=silent, described=silent)

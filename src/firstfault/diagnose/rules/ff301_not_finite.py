@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding, Kind
+from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.tensors import not_finite
 from firstfault.record import schema
@@ -48,8 +48,9 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             text,
             f"follow {label} upstream to the first call whose inputs are finite and whose output is not",
             command=suspect.trace(label),
+            verdict=Verdict.OUTSIDE if suspect.call.n in suspect.process.entries else Verdict.SUSPICIOUS,
             rules_out=f"{suspect.call.op} having made it",
-            origin=suspect.origin(label, shows) if suspect.call.links.get(label) else None,
+            origin=suspect.origin(label, shows),
         )
 
 

@@ -28,6 +28,7 @@ from firstfault.diagnose import contracts
 from firstfault.diagnose.contracts import Bound, Use, is_integer, whole
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
+from firstfault.read.calls import Call
 from firstfault.read.formats.values import elements
 from firstfault.record import schema
 
@@ -69,7 +70,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             [found.label],
             found.text,
             f"follow {found.label} to the call that made {found.value}",
-            verdict=Verdict.CANNOT_TELL if found.confidence is Confidence.LOW else Verdict.SUSPICIOUS,
+            verdict=Verdict.OUTSIDE if found.confidence is Confidence.HIGH else Verdict.SUSPICIOUS,
             command=suspect.trace(found.label),
             rules_out=f"{suspect.call.op} computing a wrong address by itself: it was given the index",
             origin=origin,
@@ -97,10 +98,15 @@ def _by_contract(suspect: Suspect) -> list[_Broken]:
     return [broken for use in contracts.uses(suspect.call) for broken in _breaches(use)]
 
 
+def breaks_contract(call: Call) -> bool:
+    """Whether a call was given an index beyond what its operator is known to index."""
+    return any(True for use in contracts.uses(call) for _ in _breaches(use))
+
+
 def _breaches(use: Use) -> Iterator[_Broken]:
     low, high = whole(use.tensor.min), whole(use.tensor.max)
     if high is not None and high >= use.bound.limit:
-        text = f"{use.label} holds {use.what} up to {high}, and {use.bound.of} allows for {use.bound.limit}"
+        text = f"{use.label} holds {use.what} up to {high}, beyond {use.bound.limit}, {use.bound.of}"
         yield _Broken(use.label, high, Confidence.HIGH, text)
     elif low is not None and low < 0 and low not in use.allowed:
         text = f"{use.label} holds {use.what} down to {low}, which wraps or lies before the start"

@@ -25,6 +25,12 @@ DEVICE_ERROR = re.compile(
     re.IGNORECASE,
 )
 """Errors of the device; most surface at a later call than the one whose kernel failed."""
+SHAPES = re.compile(
+    r"is invalid for input of size|must match|cannot be multiplied|size mismatch|same device|same dtype|contiguous"
+    r"|expected scalar type|shapes? .{0,60}(?:mismatch|incompatible)|broadcast",
+    re.IGNORECASE,
+)
+"""What torch says of tensors that do not go together."""
 _ASKED = re.compile(r"[Tt]ried to allocate (?P<size>\d{1,18}(?:\.\d{1,6})?) ?(?P<unit>bytes|[KMGT]iB)", re.ASCII)
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 

@@ -38,7 +38,7 @@ def test_the_bad_id_its_bound_and_the_call_that_made_it() -> None:
     )
     assert (found.confidence, found.verdict, found.arguments) == (Confidence.HIGH, Verdict.UPSTREAM, ["arg[0]"])
     assert (found.origin, found.origin_op, found.kind.value) == (1, "topk_gating", "illegal access")
-    assert found.text == "arg[0] holds expert ids up to 1073741829, and the length of arg[1] allows for 128; topk_gating (call 1) made it"  # fmt: skip
+    assert found.text == "arg[0] holds expert ids up to 1073741829, beyond 128, the length of arg[1]; topk_gating (call 1) made it"  # fmt: skip
     assert found.command == "firstfault trace PATH --call 2 --arg 0"
 
 
