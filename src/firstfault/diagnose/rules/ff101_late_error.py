@@ -36,8 +36,8 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         suspect,
         Confidence.MEDIUM,
         [],
-        f"the error surfaced in {call.op} (call {call.n}); which of the {call.n} calls until then failed on the device "
-        "is not recorded",
+        f"the error surfaced in {call.op} (call {call.n}); whether its own kernel failed, or one of a call before it "
+        "or of unrecorded code, is not recorded",
         "record how far the device gets, and have it write a core dump",
         verdict=Verdict.CANNOT_TELL,
         command="CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 firstfault run --level 5 -- COMMAND",

@@ -98,6 +98,12 @@ def _by_contract(suspect: Suspect) -> list[_Broken]:
     return [broken for use in contracts.uses(suspect.call) for broken in _breaches(use)]
 
 
+def _exceeds_a_table(suspect: Suspect, label: str, value: int) -> bool:
+    """Whether a value is no row of some other argument: an assertion of the device may be of a call before this one."""
+    tables = [tensor.shape[0] for other, tensor in suspect.tensors if other != label and len(tensor.shape) > 1]
+    return value < 0 or any(value >= rows for rows in tables)
+
+
 def breaks_contract(call: Call) -> bool:
     """Whether a call was given an index beyond what its operator is known to index."""
     return any(True for use in contracts.uses(call) for _ in _breaches(use))
@@ -123,7 +129,8 @@ def _by_complaint(suspect: Suspect) -> list[_Broken]:
     found: list[_Broken] = []
     for label, low, high in _indices(suspect):
         value = int(said) if said else low if low < 0 else high
-        if low <= value <= high:
+        sure = said is not None or suspect.call.exception.endswith("IndexError")
+        if low <= value <= high and (sure or _exceeds_a_table(suspect, label, value)):
             text = f"{label} holds {value}{size}: {complaint.group()}"
             found.append(_Broken(label, value, Confidence.HIGH, text))
     return found

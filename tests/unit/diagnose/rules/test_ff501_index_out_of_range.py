@@ -75,9 +75,17 @@ def test_logs_that_print_whole_numbers_with_decimals() -> None:
     ],
 )
 def test_what_the_program_complains_of(message: str, value: int) -> None:
-    found = only(judged(RULE, call(1, "model.layers.tokens", ids(77)), raised(1, "IndexError", message)))
+    found = only(
+        judged(RULE, call(1, "model.layers.tokens", ids(77), floats(50, 8)), raised(1, "RuntimeError", message))
+    )
     assert found.confidence is Confidence.HIGH
     assert found.text.startswith(f"arg[0] holds {value}")
+
+
+def test_an_assertion_may_be_of_an_earlier_call() -> None:
+    message = "CUDA error: device-side assert triggered ... Assertion `srcIndex < srcSelectDimSize` failed"
+    assert judged(RULE, call(1, "innocent", ids(7), floats(50, 8)), raised(1, "RuntimeError", message)) == []
+    assert only(judged(RULE, call(1, "tokens", ids(7)), raised(1, "IndexError", "index out of range in self")))
 
 
 def test_an_index_that_the_call_was_not_given_is_not_blamed_on_an_argument() -> None:
