@@ -103,14 +103,15 @@ class Contract:
 
 def uses(call: Call) -> Iterator[Use]:
     """The arguments of a call that hold indices, with what they must stay below."""
-    for contract in _contracts_of(call.op):
-        yield from contract.uses(Arguments(call))
+    contract = _contract_of(call.op)
+    return contract.uses(Arguments(call)) if contract is not None else iter(())
 
 
 @lru_cache(maxsize=4096)
-def _contracts_of(op: str) -> tuple[Contract, ...]:
+def _contract_of(op: str) -> Contract | None:
+    """The first whose patterns an operator's name matches."""
     name = op.rpartition(".")[2].lower()
-    return tuple(c for c in CONTRACTS if any(fnmatch.fnmatchcase(name, pattern) for pattern in c.patterns))
+    return next((c for c in CONTRACTS if any(fnmatch.fnmatchcase(name, pattern) for pattern in c.patterns)), None)
 
 
 def is_integer(tensor: schema.Tensor) -> bool:
@@ -201,11 +202,11 @@ CONTRACTS = (
         ("topk_ids", "expert_ids", "ids"), (), "expert ids", _experts, PADDING,
     ),
     Contract(
-        ("*embedding*", "*embed_tokens*", "*embed", "*lookup*"),
-        ("input_ids", "indices", "ids", "input", "tokens"), (), "token ids", _rows_of_table,
+        ("*rotary*", "*rope*"), ("positions", "pos_ids", "position_ids"), (0, 3), "positions", _positions,
     ),
     Contract(
-        ("*rotary*", "*rope*"), ("positions", "pos_ids", "position_ids"), (0, 3), "positions", _positions,
+        ("*embedding*", "*embed_tokens*", "*embed", "*lookup*"),
+        ("input_ids", "indices", "ids", "input", "tokens"), (), "token ids", _rows_of_table,
     ),
     Contract(
         ("*store_cache*", "*store_kv*", "*set_kv*", "*reshape_and_cache*", "*cache_write*", "*write_cache*",
@@ -225,4 +226,4 @@ CONTRACTS = (
         ("*cross_entropy*", "*nll_loss*"), ("target", "labels"), (1,), "class ids", _classes, IGNORED,
     ),
 )  # fmt: skip
-"""Of SGLang, vLLM, FlashInfer and torch, in the spelling of each."""
+"""Of SGLang, vLLM, FlashInfer and torch, in the spelling of each; of two that a name matches, the first holds."""

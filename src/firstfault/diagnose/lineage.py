@@ -70,6 +70,7 @@ class Ending(str, Enum):
     """Why a walk to an origin ended."""
 
     MADE = "made it of inputs that do not show it"
+    LEFT = "wrote to the tensor, and left that in it from before"
     UNRECORDED = "it came about after the last recorded write, in code that is not recorded"
     NO_WRITER = "no recorded call wrote it"
     TOO_FAR = "it is further back than what is kept of the record"
@@ -86,6 +87,7 @@ class Origin:
         call: all that is kept of it.
         path: the numbers of the calls on the way, the nearest first, the last one included.
         how: by what the last step was recognised.
+        left: the nearest call on the way that wrote to the tensor without giving it that, and left what was there.
     """
 
     ending: Ending
@@ -94,11 +96,12 @@ class Origin:
     call: Call | None = None
     path: tuple[int, ...] = ()
     how: How = How.ADDRESS
+    left: Call | None = None
 
     @property
     def found(self) -> bool:
-        """Whether the call that made it is known."""
-        return self.ending is Ending.MADE
+        """Whether the call that made it, or that should have taken it away, is known."""
+        return self.ending in (Ending.MADE, Ending.LEFT)
 
     @property
     def in_words(self) -> str:
@@ -118,10 +121,11 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
     path: list[int] = []
     at, name = call, label
     how = How.ADDRESS
+    left: Call | None = None
     while True:
         link = next(iter(at.links.get(name, ())), None)
         if link is None:
-            return Origin(Ending.NO_WRITER, at.n if path else 0, at.op, at, tuple(path), how)
+            return Origin(Ending.NO_WRITER, at.n if path else 0, at.op, at, tuple(path), how, left)
         how = link.how
         path.append(link.writer.n)
         writer = process.find(link.writer.n)
@@ -132,8 +136,16 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
             return Origin(Ending.TOO_FAR, *here, tuple(path), how)
         showing = next((item for item, tensor in writer.given if shows(tensor) and item in writer.links), None)
         if showing is None:
-            return Origin(_made(writer, shows), *here, tuple(path), how)
+            return Origin(_made(writer, shows), *here, tuple(path), how, left)
+        if left is None and showing in writer.mutated and _others_lack_it(writer, showing, shows):
+            left = writer
         at, name = writer, showing
+
+
+def _others_lack_it(writer: Call, label: str, shows: Callable[[schema.Tensor], bool | None]) -> bool:
+    """Whether a call was given something else besides an argument, and none of that shows it."""
+    others = [shows(tensor) for other, tensor in writer.given if other != label]
+    return bool(others) and not any(others) and None not in others
 
 
 def _made(writer: Call, shows: Callable[[schema.Tensor], bool | None]) -> Ending:

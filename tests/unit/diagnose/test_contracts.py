@@ -30,6 +30,7 @@ CASES: list[tuple[str, list[schema.Value], dict[str, schema.Value], list[tuple[s
     ("model.embed_tokens", [ids(7)], {}, []),
     ("rotary_embedding", [ids(7), HIDDEN, HIDDEN, 64, tensor(4096, 64), True], {}, [("arg[0]", 4096)]),
     ("apply_rope_inplace", [HIDDEN, HIDDEN], {"cos_sin_cache": tensor(2048, 64), "positions": ids(7)}, [("positions", 2048)]),
+    ("rotary_embedding", [ids(7), HIDDEN, 64], {}, []),
     ("store_cache", [HIDDEN, HIDDEN, tensor(900, 64), tensor(900, 64), ids(7)], {}, [("arg[4]", 900)]),
     ("reshape_and_cache_flash", [tensor(7, 2, 32), tensor(7, 2, 32), tensor(50, 16, 2, 32), tensor(50, 16, 2, 32), ids(7), "auto"], {}, [("arg[4]", 800)]),
     ("paged_attention_v1", [HIDDEN], {"key_cache": tensor(50, 16, 2, 32), "block_tables": ids(3, 9)}, [("block_tables", 50)]),

@@ -229,6 +229,8 @@ def origin_in_words(origin: lineage.Origin) -> str:
     if ending is lineage.Ending.MADE:
         through = f", through {len(origin.path) - 1} more calls" if len(origin.path) > 1 else ""
         return f"{call} made it{through}"
+    if ending is lineage.Ending.LEFT:
+        return f"{call} {ending.value}"
     if ending is lineage.Ending.NO_WRITER:
         return f"{call} had it already, from no recorded call" if origin.n else ending.value
     if ending is lineage.Ending.UNRECORDED:

@@ -22,11 +22,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from firstfault.diagnose import contracts
 from firstfault.diagnose.contracts import Bound, Use, is_integer, whole
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
+from firstfault.diagnose.lineage import Ending, Origin
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.calls import Call
 from firstfault.read.formats.values import elements
@@ -62,7 +65,9 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     """Hold each argument of integers against what it indexes, as far as that can be told."""
     broken = _by_contract(suspect) or _by_complaint(suspect) or _by_earlier_calls(suspect) or _by_size(suspect)
     for found in broken:
-        origin = suspect.origin(found.label, lambda tensor, value=found.value: _holds(tensor, value))  # type: ignore[misc]
+        origin = suspect.origin(found.label, partial(_holds, found.value))
+        if not origin.found and origin.left is not None:
+            origin = _stale(origin, origin.left)
         yield finding(
             __name__,
             suspect,
@@ -77,7 +82,12 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         )
 
 
-def _holds(tensor: schema.Tensor, value: int) -> bool | None:
+def _stale(origin: Origin, left: Call) -> Origin:
+    """A call that wrote to the tensor and left the value in it from before stands for the one that made it."""
+    return replace(origin, ending=Ending.LEFT, n=left.n, op=left.op, call=left)
+
+
+def _holds(value: int, tensor: schema.Tensor) -> bool | None:
     """Whether a tensor of integers has the value as its smallest or largest."""
     if tensor.max is None:
         return None if is_integer(tensor) else False

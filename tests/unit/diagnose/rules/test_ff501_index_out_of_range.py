@@ -114,3 +114,18 @@ def test_values_larger_than_anything_there_is_to_index() -> None:
     assert findings(RULE, [ids(2**30)]) == []  # nothing beside it
     assert findings(RULE, [ids(2**47, dtype="torch.int64"), floats(9, 9)]) == []  # an address, or a hash
     assert findings(RULE, [ids(2**20), floats(9, 9)]) == []
+
+
+def test_a_buffer_that_was_filled_in_part_keeps_what_was_there() -> None:
+    found = only(
+        judged(
+            RULE,
+            call(1, "fill", ids(0, ptr=4096), ids(15)),
+            returned(1, mutated=["arg[0]"]),
+            call(2, "fill", ids(15, ptr=4096), ids(3)),
+            returned(2, mutated=["arg[0]"]),
+            call(3, "index_select", floats(8, 4), 0, ids(15, ptr=4096)),
+        )
+    )
+    assert (found.origin, found.origin_op) == (2, "fill")
+    assert found.text.endswith("; fill (call 2) wrote to the tensor, and left that in it from before")
