@@ -1,4 +1,4 @@
-"""A warm-up writes NaN into the cache's block for nothing; attention masks it by a weight of zero, which does not help."""
+"""A warm-up writes NaN into a block of the cache; attention masks it by a weight of zero, which does not help."""
 
 import torch
 

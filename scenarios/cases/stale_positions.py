@@ -1,4 +1,4 @@
-"""A buffer of positions that a smaller batch fills in part: the padded lane keeps one from before, and gathers by it."""
+"""A buffer of positions that a smaller batch fills in part: the padded lane keeps an old one, and gathers by it."""
 
 import torch
 
