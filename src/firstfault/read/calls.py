@@ -179,7 +179,8 @@ class Process:
 
     def _is_pinned(self, call: Call) -> bool:
         """Whether a call is kept however long ago it was."""
-        if call.n in self.origins or call.n in self.entries or self.thread(call.record.tid).raised is call:
+        thread = self.threads.get(call.record.tid)
+        if call.n in self.origins or call.n in self.entries or (thread is not None and thread.raised is call):
             return True
         return any(notice.call is call for notice in self.results.notices)
 
