@@ -20,6 +20,7 @@ from firstfault.read.formats.errors_text import DEVICE_ERROR, OUT_OF_MEMORY, SHA
 WITNESSES = (Teller.GDB, Teller.COREDUMP, Teller.SANITIZER, Teller.ASSERT)
 """Those that saw the kernel fail, the most exact first."""
 SHORTEST_NAME = 4
+LONGEST_NAME = 120
 _KINDS = {
     Teller.MEMORY: Kind.OUT_OF_MEMORY,
     Teller.NCCL: Kind.HANG,
@@ -89,7 +90,8 @@ def conclusion(complaints: Sequence[Complaint]) -> str:
     seen = witness(complaints)
     if seen is not None:
         launched = f", launched at {seen.host}" if seen.host else ""
-        return f"{seen.kernel} failed on the device: {sentence(seen)}{launched}."
+        kernel = seen.kernel if len(seen.kernel) <= LONGEST_NAME else seen.kernel[:LONGEST_NAME] + "…"
+        return f"{kernel} failed on the device: {sentence(seen)}{launched}."
     first = complaints[0]
     text = f"{sentence(first)}."
     if kind_of(first) is Kind.ILLEGAL_ACCESS:
@@ -102,4 +104,5 @@ def sentence(told: Complaint) -> str:
     times = f" ({told.count} times)" if told.count > 1 else ""
     where = told.where.removeprefix(f"{told.kernel}, ") if told.kernel else told.where
     at = f" at {told.host}" if told.host and not told.where else ""
-    return f"{told.teller.value}: {told.text.rstrip('.')}{f' in {where}' if where else ''}{at}{times}"
+    teller = "" if told.text.startswith(told.teller.value) else f"{told.teller.value}: "
+    return f"{teller}{told.text.rstrip('.')}{f' in {where}' if where else ''}{at}{times}"

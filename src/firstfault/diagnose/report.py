@@ -201,12 +201,17 @@ def build(case: Case) -> Report:
     )
     if processes:
         found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis
-        if found.diagnosis is not None and found.diagnosis.confidence is Confidence.HIGH:
+        if found.diagnosis is not None and _goes_first(found.diagnosis):
             found.conclusion = f"{found.conclusion.removesuffix('.')}; {found.diagnosis.text}."
     elif case.complaints:
         found.conclusion = complaints.conclusion(case.complaints)
         found.diagnosis = diagnosis.of_complaints(case.complaints)
     return found
+
+
+def _goes_first(of: diagnosis.Diagnosis) -> bool:
+    """Whether a diagnosis is part of the conclusion: where it is sure, or keeps from blaming the call in its front."""
+    return bool(of.text) and (of.confidence is Confidence.HIGH or not of.culprit)
 
 
 _ORDER = [

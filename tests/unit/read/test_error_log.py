@@ -111,6 +111,18 @@ def test_a_traceback_is_told_by_the_programs_own_last_line() -> None:
     )
 
 
+def test_an_exception_that_is_quoted_without_its_traceback() -> None:
+    found = only(
+        "AssertionError: src OOB: sz=661, required=4738048, src.numel=21504", "hidden_states.shape: (1111, 7168)"
+    )
+    assert (found.teller, found.host) == (Teller.PYTHON, "")
+    found = only(
+        '  File "base.py", line 335, in forward',
+        "RuntimeError: shape '[1911, -1, 64]' is invalid for input of size 2048",
+    )
+    assert found.host == "base.py:335"
+
+
 def test_a_log_without_failures_holds_none() -> None:
     assert (
         told("INFO: 0 errors", "Decode batch, #running-req: 3", "Error rate: 0.0", "=========", "assert nothing") == []

@@ -18,7 +18,8 @@ OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED|MemoryError", re.IGNORECASE
 )
 DEVICE_ERROR = re.compile(
-    r"CUDA error|cudaError|illegal memory access|device-side assert|misaligned address|Triton Error"
+    r"CUDA (?:runtime |driver )?error|cudaError|illegal memory access|device-side assert|misaligned address"
+    r"|Triton Error"
     r"|CUDA_ERROR_(?:ILLEGAL|LAUNCH|MISALIGNED|ASSERT|HARDWARE|INVALID_PC|INVALID_ADDRESS)\w*"
     r"|\berror:? (?:code )?7(?:00|1[0-9])\b"
     r"|illegal instruction|unspecified launch failure|CUBLAS_STATUS_(?!ALLOC_FAILED)\w+|an illegal address",
@@ -56,7 +57,7 @@ _PATTERNS = (
     _Pattern(Teller.CUBLAS, re.compile(r"CUBLAS_STATUS_\w")),
     _Pattern(Teller.CUDA, re.compile(rf"cuda error{_PLACED}", re.IGNORECASE)),
     _Pattern(Teller.CUDA, re.compile(
-        r"CUDA (?:runtime |driver )?error: |CUDA_ERROR_\w|\berror:? (?:code )?7(?:00|1[0-9])\b"
+        r"CUDA (?:runtime |driver )?error(?:: | \()|CUDA_ERROR_\w|\berror:? (?:code )?7(?:00|1[0-9])\b"
         r"|an illegal (?:memory access|instruction) was encountered", re.IGNORECASE)),
     _Pattern(Teller.NCCL, re.compile(
         r"Watchdog caught collective operation timeout|NCCL (?:WARN|error)"
@@ -79,6 +80,8 @@ _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3")
 _RAISED = re.compile(
     r"(?:\[?\w{1,20}\]?:? )?(?P<text>[A-Za-z_][\w.]{0,100}(?:Error|Exception|Interrupt|Exit|NotMet)\b.*)"
 )
+_BARE = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception): ")
+"""An exception whose traceback was not kept, as it is quoted."""
 
 
 class Asked(NamedTuple):
@@ -105,16 +108,16 @@ class ErrorsText:
     def __init__(self, found: Complaints) -> None:
         self._found = found
         self._frame: tuple[str, int] | None = None
-        self._in_traceback = self._own = False
+        self._own = False
 
     def take(self, number: int, line: str) -> None:
         """Look at a line."""
-        if self._in_traceback and (match := _FRAME.search(line)):
+        if match := _FRAME.match(line):
             own = _LIBRARY.search(match["file"]) is None
             if own or not self._own:  # the last that is the program's own, or the last if none is
                 self._frame, self._own = (match["file"], int(match["line"])), own
         elif _TRACEBACK in line:
-            self._in_traceback, self._own, self._frame = True, False, None
+            self._own, self._frame = False, None
         elif _WORTH.search(line) is None or line.startswith(("=========", "Search for `")):
             return
         elif _LAUNCH in line and (match := _ASSERT.search(line)):
@@ -141,13 +144,14 @@ class ErrorsText:
 
     def _raised(self, number: int, line: str) -> bool:
         """Whether a line ends a traceback: its exception, told by whose error it is."""
-        match = _RAISED.match(line) if self._in_traceback else None
-        if match is None or self._frame is None:
+        match = _RAISED.match(line)
+        bare = match is not None and match.start("text") == 0 and _BARE.match(line) is not None
+        if match is None or not (bare or self._frame is not None):
             return False
-        file, at = self._frame
-        self._in_traceback, self._frame = False, None
+        file, at = self._frame or ("", 0)
+        self._frame, self._own = None, False
         told = _matched(number, match["text"]) or Complaint(Teller.PYTHON, match["text"], number)
-        told.text, told.host = match["text"], f"{file}:{at}"
+        told.text, told.host = match["text"], f"{file}:{at}" if file else ""
         self._found.add(told)
         return True
 

@@ -88,4 +88,6 @@ def test_a_late_error() -> None:
         "ff101_late_error", call(1, "op"), raised(1, "AcceleratorError", "CUDA error: unspecified launch failure")
     )
     assert found.verdict is Verdict.CANNOT_TELL
+    driver = "CUDA driver error (csrc/runtime_utils.hpp:144): 700 (cuTensorMapEncodeTiled)"
+    assert judged("ff101_late_error", call(1, "logits"), raised(1, "RuntimeError", driver)) != []
     assert judged("ff101_late_error", call(1, "op"), raised(1, "ValueError", "shape")) == []
