@@ -1,9 +1,9 @@
 """A tensor whose rows or start do not lie on multiples of 16 bytes.
 
 ## What it finds
-An argument of a floating-point type whose first element, or whose step from row to row, is no multiple of 16 bytes.
-It weighs heavily where the call complains of a misaligned address. Where it does and every argument is aligned, the
-misaligned access is made by the kernel itself, in shared memory or at an offset that it computes from the sizes.
+Where the call complains of a misaligned address: an argument of a floating-point type whose first element, or whose
+step from row to row, is no multiple of 16 bytes. Where every argument is aligned, the misaligned access is made by the
+kernel itself, in shared memory or at an offset that it computes from the sizes.
 
 ## Why it matters
 Kernels load 16 bytes at a time. A slice of columns, or an odd hidden size, gives them addresses that fault.
@@ -31,15 +31,15 @@ COMPLAINT = "misaligned address"
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:
-    """Look at the addresses and steps of the call's tensors."""
-    complains = COMPLAINT in suspect.said
+    """Look at the addresses and steps of the call's tensors, if it complains: most kernels take any."""
+    if COMPLAINT not in suspect.said:
+        return
     odd = [(label, why) for label, tensor in suspect.tensors if (why := _odd(tensor))]
     for label, why in odd:
         text = f"{label} is not aligned to {VECTOR} bytes: {why}"
         step = f"pass {label}.contiguous().clone() and see whether the fault goes away"
-        confidence = Confidence.HIGH if complains else Confidence.LOW
-        yield finding(__name__, suspect, confidence, [label], text, step, origin=suspect.producer(label))
-    if complains and not odd and suspect.tensors:
+        yield finding(__name__, suspect, Confidence.HIGH, [label], text, step, origin=suspect.producer(label))
+    if not odd and suspect.tensors:
         shapes = ", ".join(f"{label} {tensor.shape}" for label, tensor in suspect.tensors)
         yield finding(
             __name__,

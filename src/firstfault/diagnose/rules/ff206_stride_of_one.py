@@ -1,8 +1,8 @@
 """A dimension of size one with a stride that is not the usual one.
 
 ## What it finds
-A tensor that counts as contiguous although a dimension of size one has another stride than a dense tensor's would
-have, as slices of padded tensors do. It weighs heavily where the call complains of layout.
+Where the call complains of layout: a tensor that counts as contiguous although a dimension of size one has another
+stride than a dense tensor's would have, as slices of padded tensors do.
 
 ## Why it matters
 ``contiguous()`` gives such a tensor back as it is, for no element lies elsewhere because of it. A kernel or descriptor
@@ -29,15 +29,16 @@ COMPLAINT = re.compile(r"contiguous|stride|layout|tensor ?map", re.IGNORECASE)
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:
-    """Look for dimensions of size one."""
-    confidence = Confidence.HIGH if COMPLAINT.search(suspect.said) else Confidence.LOW
+    """Look for dimensions of size one, if the call complains: most kernels do not look at them."""
+    if COMPLAINT.search(suspect.said) is None:
+        return
     for label, tensor in suspect.tensors:
         usual = dense(tensor.shape)
         if not tensor.contiguous or tensor.stride is None or 0 in tensor.shape or not _odd(tensor, usual):
             continue
         text = f"{label} of shape {tensor.shape} has stride {tensor.stride}, and a dense one has {usual}"
         step = f"pass {label}.clone(memory_format=torch.contiguous_format), which contiguous() does not make"
-        yield finding(__name__, suspect, confidence, [label], text, step, origin=suspect.producer(label))
+        yield finding(__name__, suspect, Confidence.HIGH, [label], text, step, origin=suspect.producer(label))
 
 
 def _odd(tensor: schema.Tensor, usual: tuple[int, ...]) -> bool:
