@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint scenarios sweep bench clean
+.PHONY: demo test lint scenarios sweep e2e bench clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
@@ -27,12 +27,17 @@ scenarios: $(READY)
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep
 
+# Real SGLang and vLLM servers on the CPU, recorded and killed; sets both up at first, minutes and 6 GB.
+e2e: $(READY)
+	$(BIN)/python -m tests.e2e.setup
+	$(BIN)/python -m pytest tests/e2e -x
+
 # Cost of recording next to SGLang's and FlashInfer's loggers; fetches both.
 bench: $(READY)
 	$(BIN)/python bench/overhead.py
 
 clean:
-	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .e2e .peers .mypy_cache .ruff_cache .import_linter_cache
 
 $(READY): requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -38,7 +38,7 @@ def record(name: str, words: tuple[str, ...], level: int, folder: Path) -> None:
     """Run one program from its own folder, so that no path of this machine gets into the recording."""
     folder.mkdir()
     shutil.copy(PROGRAMS / f"{name}.py", folder)
-    options = ("--modules",) if name == "qwen3_killed" else ()
+    options = ("--targets", "nn_module") if name == "qwen3_killed" else ()
     subprocess.run(
         [*CLI, "run", "--level", str(level), "--dir", "recording", *options, "--", "python3", f"{name}.py", *words],
         cwd=folder,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from firstfault.capture.custom_op import debug_torch_op
     from firstfault.capture.multi_platform import CustomOp
+    from firstfault.capture.program import install, uninstall
     from firstfault.llm import register_custom_op, register_custom_op_from_extern
 
 __version__ = "0.1.0"
@@ -31,9 +32,11 @@ __all__ = [
     "CustomOp",
     "debug_kernel_api",
     "debug_torch_op",
+    "install",
     "maybe_wrap_debug_kernel",
     "register_custom_op",
     "register_custom_op_from_extern",
+    "uninstall",
     "wrap_method_with_debug_kernel_once",
 ]
 
@@ -41,9 +44,11 @@ _HOMES = {
     "CustomOp": "firstfault.capture.multi_platform",
     "debug_kernel_api": "firstfault.capture.boundary",
     "debug_torch_op": "firstfault.capture.custom_op",
+    "install": "firstfault.capture.program",
     "maybe_wrap_debug_kernel": "firstfault.capture.boundary",
     "register_custom_op": "firstfault.llm",
     "register_custom_op_from_extern": "firstfault.llm",
+    "uninstall": "firstfault.capture.program",
     "wrap_method_with_debug_kernel_once": "firstfault.capture.boundary",
 }
 

@@ -46,17 +46,20 @@ class NanFound(FirstFaultError):
         call: the call's number.
         tensor: which of its results, ``return`` or ``return[1]``.
         nan_count: how many values are NaN.
+        replay: at which replay of the CUDA graph that it was captured into, 0 if it was captured into none.
     """
 
-    def __init__(self, op: str, call: int, tensor: str, nan_count: int) -> None:
+    def __init__(self, op: str, call: int, tensor: str, nan_count: int, replay: int = 0) -> None:
+        where = f"call {call}, at replay {replay} of its CUDA graph" if replay else f"call {call}"
         super().__init__(
-            f"{op} (call {call}) gave {nan_count} NaN in {tensor}, and none of its inputs had any; "
+            f"{op} ({where}) gave {nan_count} NaN in {tensor}, and none of its inputs had any; "
             "stopped because FIRSTFAULT_STOP_ON_NAN is set"
         )
         self.op = op
         self.call = call
         self.tensor = tensor
         self.nan_count = nan_count
+        self.replay = replay
 
 
 class UnreadableInput(FirstFaultError):

@@ -31,6 +31,7 @@ class Level(IntEnum):
 
 
 LEVEL_FORMS = "0 (off), 1 (names), 3 (metadata), 5 (statistics), 10 (dumps)"
+TARGET_FORMS = "default, -NAME to leave one out, with commas between"
 SMALLEST_RING = 2**20
 """Bytes; an eighth of it must hold the header and the longest record."""
 BYTE_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -50,11 +51,13 @@ VARIABLES = (
     "FIRSTFAULT_DUMP_MAX_CALLS",
     "FIRSTFAULT_DIR",
     "FIRSTFAULT_GRAPHS",
+    "FIRSTFAULT_IMPORT_FROM",
     "FIRSTFAULT_MODE",
-    "FIRSTFAULT_MODULES",
     "FIRSTFAULT_RING_BYTES",
     "FIRSTFAULT_STATS",
+    "FIRSTFAULT_STATS_MAX_BYTES",
     "FIRSTFAULT_STOP_ON_NAN",
+    "FIRSTFAULT_TARGETS",
 )
 """Every name of ours; others that begin like them are mistyped."""
 
@@ -73,8 +76,9 @@ class Settings:
         dump_exclude: shell-style patterns; a call that matches one is not dumped.
         dump_max_bytes: how many bytes of dumps a process keeps; the oldest complete ones go first.
         dump_max_calls: how many complete dumps a process keeps.
-        modules: whether every ``torch.nn.Module`` call is a boundary.
+        targets: what boundaries are attached to by themselves, names as in ``default`` or ``-triton``.
         asynchronous: whether the statistics of device tensors are read without waiting for the device.
+        statistics_max_bytes: tensors with more bytes are not read for statistics.
         stop_on_nan: whether the program is stopped once a call gave NaN for inputs without.
         in_graphs: whether calls that are captured into CUDA graphs are followed at each replay.
         ring_bytes: how much of the last calls the recording of a process keeps, in bytes; 0 keeps all.
@@ -88,8 +92,9 @@ class Settings:
     dump_exclude: tuple[str, ...] = ()
     dump_max_bytes: int = 20 * 2**30
     dump_max_calls: int = 1000
-    modules: bool = False
+    targets: tuple[str, ...] = ()
     asynchronous: bool = False
+    statistics_max_bytes: int = 2**30
     stop_on_nan: bool = False
     in_graphs: bool = False
     ring_bytes: int = 0
@@ -123,8 +128,9 @@ def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
         dump_exclude=_patterns(*_lookup(environ, "FIRSTFAULT_DUMP_EXCLUDE")),
         dump_max_bytes=_byte_count("FIRSTFAULT_DUMP_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_MAX_BYTES", "20G")),
         dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
-        modules=_switch("FIRSTFAULT_MODULES", environ.get("FIRSTFAULT_MODULES", "0")),
+        targets=target_names("FIRSTFAULT_TARGETS", environ.get("FIRSTFAULT_TARGETS", "")),
         asynchronous=_asynchronous("FIRSTFAULT_STATS", environ.get("FIRSTFAULT_STATS", "sync")),
+        statistics_max_bytes=_byte_count("FIRSTFAULT_STATS_MAX_BYTES", environ.get("FIRSTFAULT_STATS_MAX_BYTES", "1G")),
         stop_on_nan=_stop_on_nan("FIRSTFAULT_STOP_ON_NAN", environ.get("FIRSTFAULT_STOP_ON_NAN", "0"), level),
         in_graphs=_graphs("FIRSTFAULT_GRAPHS", environ.get("FIRSTFAULT_GRAPHS", "")),
         ring_bytes=_ring_bytes("FIRSTFAULT_RING_BYTES", environ.get("FIRSTFAULT_RING_BYTES", "64M"))
@@ -180,6 +186,11 @@ def rank_of(environ: Mapping[str, str]) -> str:
     return next((environ[name] for name in RANK_VARIABLES if environ.get(name, "").isdigit()), "0")
 
 
+def has_rank(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher gave this process a rank."""
+    return any(environ.get(name, "").isdigit() for name in RANK_VARIABLES)
+
+
 def _lookup(environ: Mapping[str, str], name: str) -> tuple[str, str]:
     """The variable that is in force for ``name`` or its twin, with its value (empty when unset)."""
     twin = TWINS[name]
@@ -198,6 +209,19 @@ def _patterns(name: str, value: str) -> tuple[str, ...]:
     for pattern in patterns:
         check_pattern(f"{name}={value!r}", pattern)
     return patterns
+
+
+def target_names(source: str, value: str) -> tuple[str, ...]:
+    """The names in a list of targets; which there are is known where they are attached.
+
+    Raises:
+        SettingError: one of them is no name.
+    """
+    found = tuple(word.strip() for word in value.split(",") if word.strip())
+    for word in found:
+        if not re.fullmatch(r"-?[A-Za-z0-9_.]+", word):
+            raise SettingError(f"{source}={value!r} is not a list of targets; accepted: names, {TARGET_FORMS}")
+    return found
 
 
 def _byte_count(name: str, value: str) -> int:

@@ -20,7 +20,9 @@ def test_killed_in_a_forward_pass(tmp_path: Path) -> None:
     recording = tmp_path / "r"
     command = [sys.executable, QWEN3, KILLED_IN, "3"]
 
-    done = firstfault("run", "--modules", "--level", "3", "--dir", recording, "--", *command, environ=_offline())
+    done = firstfault(
+        "run", "--targets", "nn_module", "--level", "3", "--dir", recording, "--", *command, environ=_offline()
+    )
 
     assert done.status == -signal.SIGKILL
     assert done.stdout == "step 1\nstep 2\nstep 3\n"

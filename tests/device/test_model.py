@@ -8,7 +8,7 @@ from tests.device.running import recorded, report
 
 
 def test_the_report_names_the_module(tmp_path: Path) -> None:
-    done = recorded(tmp_path, "qwen3_killed.py", "cuda", "bfloat16", level=3, options=("--modules",))
+    done = recorded(tmp_path, "qwen3_killed.py", "cuda", "bfloat16", level=3, options=("--targets", "nn_module"))
     assert done.returncode == -9, done.stderr
     suspect = report(tmp_path / "level3")["processes"][0]["suspect"]
     assert suspect["op"] == "Qwen3ForCausalLM.model.layers.1.mlp.down_proj"

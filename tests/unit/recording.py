@@ -32,6 +32,10 @@ class Recording:
         return self.text_path.read_text() if self.text_path.exists() else ""
 
     def records(self) -> list[schema.Record]:
+        """Every record so far, over all segments of all processes, but for those on targets."""
+        return [record for record in self.everything() if not isinstance(record, schema.Target)]
+
+    def everything(self) -> list[schema.Record]:
         """Every record so far, over all segments of all processes."""
         files = sorted(self.folder.glob(f"*/{layout.SEGMENTS}"))
         return [codec.decode(line) for file in files for line in file.read_bytes().splitlines()]

@@ -101,8 +101,9 @@ def test_sizes(text: str, count: int) -> None:
         ("FIRSTFAULT_DUMP_MAX_CALLS", "many"),
         ("FIRSTFAULT_DUMP_MAX_CALLS", "²"),
         ("FIRSTFAULT_DUMP_MAX_CALLS", "9" * 5000),
-        ("FIRSTFAULT_MODULES", "yes"),
+        ("FIRSTFAULT_TARGETS", "a b"),
         ("FIRSTFAULT_STATS", "later"),
+        ("FIRSTFAULT_STATS_MAX_BYTES", "much"),
         ("FIRSTFAULT_STOP_ON_NAN", "true"),
     ],
 )

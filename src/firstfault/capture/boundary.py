@@ -20,11 +20,14 @@ from weakref import WeakKeyDictionary
 import torch
 
 from firstfault import settings
-from firstfault.capture import recorder
+from firstfault.capture import coverage, recorder
 from firstfault.errors import tell
 from firstfault.record.plain import plain_text
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+TARGET = "boundary"
+"""What boundaries are attached by that the program has made itself."""
 
 WRAPPED = "_debug_kernel_wrapped"
 """The mark of a boundary, shared with SGLang's logger so that neither wraps what the other has."""
@@ -35,43 +38,48 @@ _functions: WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = WeakKeyD
 
 
 @overload
-def debug_kernel_api(func: F, *, op_name: str | None = None) -> F: ...
+def debug_kernel_api(func: F, *, op_name: str | None = None, target: str = TARGET) -> F: ...
 
 
 @overload
-def debug_kernel_api(func: None = None, *, op_name: str | None = None) -> Callable[[F], F]: ...
+def debug_kernel_api(func: None = None, *, op_name: str | None = None, target: str = TARGET) -> Callable[[F], F]: ...
 
 
-def debug_kernel_api(func: Callable[..., Any] | None = None, *, op_name: str | None = None) -> Any:
+def debug_kernel_api(
+    func: Callable[..., Any] | None = None, *, op_name: str | None = None, target: str = TARGET
+) -> Any:
     """Make a function a boundary; usable bare, or with a name of its own for it.
 
     Args:
         func: the function; when left out, a decorator is returned.
         op_name: the name that calls are recorded under; inferred from module and qualified name otherwise.
+        target: what attaches the boundary.
 
     Returns:
         ``func`` itself at level 0 or when it is a boundary already, else the boundary.
     """
     if func is None:
-        return lambda later: debug_kernel_api(later, op_name=op_name)
+        return lambda later: debug_kernel_api(later, op_name=op_name, target=target)
     if isinstance(func, (staticmethod, classmethod)):
-        inner = debug_kernel_api(func.__func__, op_name=op_name)
+        inner = debug_kernel_api(func.__func__, op_name=op_name, target=target)
         return func if inner is func.__func__ else type(func)(inner)
     if not enabled() or getattr(func, WRAPPED, False):
         return func
     if (reason := _not_a_boundary(func)) is not None:
         tell(f"{op_name or infer_name(func)} is not recorded: {reason}")
         return func
-    return wrap(func, op_name or infer_name(func))
+    return wrap(func, op_name or infer_name(func), target)
 
 
-def maybe_wrap_debug_kernel(func: Callable[..., Any] | None = None, op_name: str | None = None) -> Any:
+def maybe_wrap_debug_kernel(
+    func: Callable[..., Any] | None = None, op_name: str | None = None, *, target: str = TARGET
+) -> Any:
     """``debug_kernel_api`` for code that exports many kernels and wraps them in a loop."""
-    return debug_kernel_api(func, op_name=op_name)
+    return debug_kernel_api(func, op_name=op_name, target=target)
 
 
 def wrap_method_with_debug_kernel_once(
-    obj: Any, method_name: str, *, op_name: str, marker_attr: str | None = None
+    obj: Any, method_name: str, *, op_name: str, marker_attr: str | None = None, target: str = TARGET
 ) -> Any:
     """Make one method of an object a boundary, once.
 
@@ -80,6 +88,7 @@ def wrap_method_with_debug_kernel_once(
         method_name: the method's name.
         op_name: the name that its calls are recorded under.
         marker_attr: attribute that marks ``obj`` as done, ``_debug_kernel_<method>_wrapped`` if left out.
+        target: what attaches the boundary.
     """
     marker = marker_attr or f"_debug_kernel_{method_name}_wrapped"
     if not enabled() or getattr(obj, marker, False):
@@ -87,14 +96,14 @@ def wrap_method_with_debug_kernel_once(
     try:
         # Of a class, what stands in it and not what it gives: a static method has to stay one.
         method = inspect.getattr_static(obj, method_name) if isinstance(obj, type) else getattr(obj, method_name)
-        setattr(obj, method_name, _method_boundary(obj, method, op_name))
+        setattr(obj, method_name, _method_boundary(obj, method, op_name, target))
         setattr(obj, marker, True)
     except (AttributeError, TypeError) as error:
         tell(f"cannot attach to {op_name} ({error}); it is not recorded")
     return obj
 
 
-def _method_boundary(obj: Any, method: Callable[..., Any], op_name: str) -> Any:
+def _method_boundary(obj: Any, method: Callable[..., Any], op_name: str, target: str) -> Any:
     """A boundary that stays a method of ``obj``: in a deep copy of it, it is one of the copy.
 
     The object then holds itself, and is freed by the garbage collector alone; a weak reference would leave a
@@ -102,8 +111,8 @@ def _method_boundary(obj: Any, method: Callable[..., Any], op_name: str) -> Any:
     """
     if isinstance(method, MethodType) and method.__self__ is obj:
         func = method.__func__
-        return method if getattr(func, WRAPPED, False) else MethodType(wrap(func, op_name, is_method=True), obj)
-    return debug_kernel_api(method, op_name=op_name)
+        return method if getattr(func, WRAPPED, False) else MethodType(wrap(func, op_name, target, is_method=True), obj)
+    return debug_kernel_api(method, op_name=op_name, target=target)
 
 
 def enabled() -> bool:
@@ -122,10 +131,11 @@ def function_of(boundary: Callable[..., Any]) -> Callable[..., Any]:
 def wrap(
     func: Callable[..., Any],
     name: str,
-    target: str = "boundary",
+    target: str = TARGET,
     *,
     is_method: bool | None = None,
     mutates: Collection[int | str] = (),
+    run: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """The boundary around ``func``, whatever the level.
 
@@ -135,7 +145,9 @@ def wrap(
         target: what attached the boundary.
         is_method: whether the first argument is left out; left to its name, ``self`` or ``cls``, when None.
         mutates: positions and names of the arguments that it is declared to write to.
+        run: what does the work of a call that is recorded, where that is not ``func`` itself.
     """
+    run = run or func
     first = 1 if is_method or (is_method is None and _takes_self(func)) else 0
     name = plain_text(name)
     is_compiling = torch.compiler.is_compiling
@@ -151,7 +163,7 @@ def wrap(
         if mutates:
             call.mutates = mutates
         try:
-            result = func(*args, **kwargs)
+            result = run(*args, **kwargs)
         except BaseException as error:
             call.raised(error)
             raise
@@ -159,6 +171,7 @@ def wrap(
         return result
 
     setattr(boundary, WRAPPED, True)
+    coverage.counted(target)
     _functions[boundary] = func
     return boundary
 

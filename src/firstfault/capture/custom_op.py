@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from firstfault.capture import boundary
+from firstfault.capture.targets import torch_library
 from firstfault.errors import FirstFaultError
 
 _UNSET: Any = object()
@@ -124,11 +125,7 @@ class Namespace:
             op_func: the function behind it; a boundary already if it is marked so.
             op_name: its name in this namespace.
         """
-        packet: Any = getattr(getattr(torch.ops, self.library), op_name)
-        if getattr(op_func, boundary.WRAPPED, False) or not boundary.enabled():
-            return packet  # type: ignore[no-any-return]
-        overloads = [getattr(packet, name) for name in packet.overloads()]  # now attributes that the boundary takes on
-        return boundary.wrap(packet, f"{self.prefix}.{op_name}", mutates=_written_arguments(overloads))
+        return operator_boundary(self.library, op_name, op_func, f"{self.prefix}.{op_name}")
 
     def _define(
         self,
@@ -163,7 +160,27 @@ def debug_torch_op(op_func: Callable[..., Any], op_name: str, *, namespace: str 
     return Namespace(namespace, f"{namespace}.custom_op").debug_torch_op(op_func, op_name)
 
 
-def _written_arguments(overloads: list[Any]) -> frozenset[int | str]:
+def operator_boundary(
+    library: str, op_name: str, op_func: Callable[..., Any], name: str, target: str = boundary.TARGET
+) -> Callable[..., Any]:
+    """The operator ``torch.ops.<library>.<op_name>`` as a boundary; itself at level 0.
+
+    Args:
+        library: its namespace.
+        op_name: its name there.
+        op_func: the function behind it; a boundary already if it is marked so.
+        name: the name that its calls are recorded under.
+        target: what attaches the boundary.
+    """
+    packet: Any = getattr(getattr(torch.ops, library), op_name)
+    if getattr(op_func, boundary.WRAPPED, False) or not boundary.enabled():
+        return packet  # type: ignore[no-any-return]
+    overloads = [getattr(packet, name) for name in packet.overloads()]  # now attributes that the boundary takes on
+    run = torch_library.unrecorded(packet)
+    return boundary.wrap(packet, name, target, mutates=written_arguments(overloads), run=run)
+
+
+def written_arguments(overloads: list[Any]) -> frozenset[int | str]:
     """Positions and names of the arguments that an operator's schema declares written to."""
     return frozenset(
         place

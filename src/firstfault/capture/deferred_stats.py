@@ -5,17 +5,19 @@
     half of the page used  its entries are appended to statistics.bin in the recording
 
 The page lies in shared memory, so what the device had read is there after a crash too. Nothing here waits,
-except that a process which ends by itself gives its device a second to get done.
+except that a process which ends by itself gives its device a second to get done. What is read at the replay of a
+CUDA graph goes through the page too, be it waited for or not.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import threading
 import time
+from array import array
 from collections import deque
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +35,10 @@ NOT_WITHOUT_WAITING = "[skipped: it cannot be read without waiting for the devic
 SETTLE_SECONDS = 1.0
 _POLL_SECONDS = 0.002
 _HALF = ENTRIES // 2
+_WORDS = statistics_page.ENTRY_BYTES // 8
+"""Of an entry, and of a request."""
+_NUMEL = 2
+_RESULT_TOKEN = (RESULT_OFFSET + statistics_page.TOKEN_OFFSET) // 8
 _KEPT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -47,11 +53,34 @@ class Launch(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One side of a call: its number, its operator, and which side."""
+    """One side of a call: its number, its operator, and which side; ``replay`` of a graph that it was captured into."""
 
     call: int
     op: str
     side: str
+    replay: int = 0
+
+
+class Reading(NamedTuple):
+    """A tensor that the device is to read."""
+
+    side: Side
+    path: tuple[PathKey, ...]
+    values: Values
+
+
+class Entries(NamedTuple):
+    """Entries next to each other.
+
+    Attributes:
+        first: the slot of the first.
+        token: its token; those that follow have the next ones.
+        requests: where the host has written what to read.
+    """
+
+    first: int
+    token: int
+    requests: int
 
 
 class _Watched(NamedTuple):
@@ -59,9 +88,7 @@ class _Watched(NamedTuple):
 
     slot: int
     token: int
-    side: Side
-    path: tuple[PathKey, ...]
-    values: Values
+    reading: Reading
 
 
 class DeferredStatistics:
@@ -90,7 +117,9 @@ class DeferredStatistics:
         self._requests_host = device_stats.address_of(asked)
         self._requests = reader.driver.register(self._requests_host, len(asked))
         self._arguments = device_stats.Arguments()
-        self._tokens = itertools.count(1)
+        self._page_words = self._view[statistics_page.HEADER_BYTES :].cast("q")
+        self._asked_words = self._asked.cast("q")
+        self._token = 1
         self._cursor = 0
         self._unkept = [0, 0]  # of each half, how many entries in it are used and not in the recording
         self._watched: dict[tuple[int, int], deque[_Watched]] = {}
@@ -130,12 +159,61 @@ class DeferredStatistics:
     def start(self, launches: list[Launch]) -> None:
         """Enqueue the reading of what was asked for. A dead context takes none: that stays pending, as it is."""
         for lane, place, kernel, grid, first in launches:
-            requests, results = first * device_stats.REQUEST.size, first * statistics_page.ENTRY_BYTES
+            requests = first * device_stats.REQUEST.size
             with self._lock:
                 at = (self._requests + requests, self._requests_host + requests)
                 asked = self._reader.asked(lane, at, grid, place[1])
-                arguments = self._arguments.set(asked, self._results + results, lane.scratch)
+                arguments = self._arguments.set(asked, lane.scratch)
                 self._reader.driver.launch(kernel, grid, place[1], arguments)
+
+    def enter(
+        self,
+        place: tuple[int, int],
+        entries: memoryview,
+        requests: memoryview,
+        unread: Collection[int],
+        readings: Iterable[Reading],
+    ) -> Entries | None:
+        """Take entries for all that a graph reads at one replay; None while there is no room for them.
+
+        Args:
+            place: the device and stream of the replay.
+            entries: what the host writes into them, in words, but for the tokens.
+            requests: what to read, in words, but for the tokens and where the results go.
+            unread: which of them are left out.
+            readings: what they are.
+        """
+        count = len(entries) // _WORDS
+        with self._lock:
+            first = self._slots(count)
+            if first is None:
+                return None
+            token = self._token
+            self._token += count
+            of_page = self._page_words[first * _WORDS : (first + count) * _WORDS]
+            of_page[:] = entries
+            of_page[::_WORDS] = tokens = array("q", range(token, token + count))
+            asked = self._asked_words[first * _WORDS : (first + count) * _WORDS]
+            asked[:] = requests
+            asked[device_stats.TOKEN_WORD :: _WORDS] = tokens
+            results = self._results + first * statistics_page.ENTRY_BYTES
+            ends = range(results, results + count * statistics_page.ENTRY_BYTES, statistics_page.ENTRY_BYTES)
+            asked[device_stats.RESULT_WORD :: _WORDS] = array("q", ends)
+            for index in unread:  # complete, for nobody to wait for, and of no values
+                of_page[index * _WORDS + _NUMEL] = 0
+                of_page[index * _WORDS + _RESULT_TOKEN] = token + index
+            if self._tripwire is not None:
+                for index, reading in enumerate(readings):
+                    if index not in unread:
+                        self._watch(place, first + index, token + index, reading)
+        return Entries(first, token, self._requests_host + first * device_stats.REQUEST.size)
+
+    def result(self, slot: int, token: int, values: Values) -> statistics_page.Statistics | None:
+        """What the device has written into an entry; None where it did not get there."""
+        at = statistics_page.entry_offset(slot) + RESULT_OFFSET
+        if statistics_page.read_token(self._view, at) != token:
+            return None
+        return statistics_page.read_result(self._view, at, values)
 
     def look(self) -> None:
         """Show the tripwire what the device has read since the last time."""
@@ -175,14 +253,15 @@ class DeferredStatistics:
                 _leave(wanted, FAR_BEHIND)
                 return None
             for slot, (item, request) in enumerate(wanted, first):
-                token = next(self._tokens)
+                token = self._token
+                self._token += 1
                 values = request[1].values
                 statistics_page.write_entry(self._view, slot, token, side.call, side.side, index + slot - first, values)
-                device_stats.pack(self._asked, slot * device_stats.REQUEST.size, request, token)
+                result = self._results + slot * statistics_page.ENTRY_BYTES
+                device_stats.pack(self._asked, slot * device_stats.REQUEST.size, request, token, result)
                 item.described.statistics, item.described.token = PENDING, token
                 if self._tripwire is not None:
-                    watched = _Watched(slot, token, side, item.path, values)
-                    self._watched.setdefault(place, deque()).append(watched)
+                    self._watch(place, slot, token, Reading(side, item.path, values))
         return Launch(lane, place, kernel, device_stats.grid_of(requests), first)
 
     def _slots(self, count: int) -> int | None:
@@ -202,6 +281,9 @@ class DeferredStatistics:
         self._unkept[half] = first + count - half * _HALF
         self._cursor = (first + count) % ENTRIES
         return first
+
+    def _watch(self, place: tuple[int, int], slot: int, token: int, reading: Reading) -> None:
+        self._watched.setdefault(place, deque()).append(_Watched(slot, token, reading))
 
     def _first_token(self, half: int) -> int:
         return statistics_page.entry_token(self._view, half * _HALF)
@@ -230,12 +312,12 @@ class DeferredStatistics:
 
     def _look(self, tripwire: Tripwire, waiting: deque[_Watched]) -> None:
         while waiting:
-            slot, token, (call, op, side), path, values = waiting[0]
-            at = statistics_page.entry_offset(slot) + RESULT_OFFSET
-            if statistics_page.read_token(self._view, at) != token:
+            slot, token, (side, path, values) = waiting[0]
+            found = self.result(slot, token, values)
+            if found is None:
                 return
             waiting.popleft()
-            tripwire.see(call, op, side, path, statistics_page.read_result(self._view, at, values).nan_count)
+            tripwire.see(side.call, side.op, side.side, path, found.nan_count, side.replay)
 
 
 def _leave(wanted: list[tuple[Found, device_stats.Request]], reason: str) -> None:

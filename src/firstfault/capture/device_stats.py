@@ -43,15 +43,19 @@ _TURNS = 4
 _ENDLESS = 2**31 - 1
 _MANY_PARTS = 64
 """Programs beyond which requests are copied to the device: 528 of them read host memory for 30 µs, a copy takes 4."""
+_NON_BLOCKING = 0x1  # CU_STREAM_NON_BLOCKING
+_WITHOUT_TIMING = 0x2  # CU_EVENT_DISABLE_TIMING
 _SPINS = 300
 """Looks at the results, 100 µs in all, before the driver is asked to wait: that takes 10 to 100 µs by itself."""
 
 REQUEST = struct.Struct("<16q")
+PARTS_WORD, TARGET_WORD, TOKEN_WORD, RESULT_WORD = 2, 6, 14, 15
+"""Of a request."""
 _REQUESTS_BYTES = MOST_TENSORS * REQUEST.size
 _LANE_BYTES = _REQUESTS_BYTES + MOST_TENSORS * statistics_page.ENTRY_BYTES
 _FIRST_RESULT = _REQUESTS_BYTES + statistics_page.RESULT_OFFSET
 _PARTIAL_BYTES = 5 * 8 * MOST_PARTS
-_SCRATCH_BYTES = MOST_TENSORS * (8 + _PARTIAL_BYTES)
+SCRATCH_BYTES = MOST_TENSORS * (8 + _PARTIAL_BYTES)
 
 # The kernel's numbers for types, by torch's names: a torch may lack some of them.
 _KINDS = {
@@ -78,6 +82,8 @@ _KINDS = {
 }
 KIND_OF = {getattr(torch, name): kind for name, kind in _KINDS.items() if hasattr(torch, name)}
 _FIRST_INTEGER, _UINT64 = 11, 17
+_COPY = 19
+"""No type: a copy of bytes."""
 GROUPS = (
     sum(1 << _KINDS[name] for name in ("float16", "bfloat16", "float32", "uint8", "int32", "int64")),
     sum(1 << kind for kind in range(5)),
@@ -113,14 +119,14 @@ class Arguments:
 
     def __init__(self) -> None:
         # Two null pointers follow them: triton's kernels have hidden ones for scratch memory.
-        self.values = (ctypes.c_uint64 * 5)()
+        self.values = (ctypes.c_uint64 * 4)()
         first = ctypes.addressof(self.values)
-        self.pointers = (ctypes.c_void_p * 5)(*range(first, first + 40, 8))
+        self.pointers = (ctypes.c_void_p * 4)(*range(first, first + 32, 8))
 
-    def set(self, requests: int, results: int, scratch: int) -> Arguments:
+    def set(self, requests: int, scratch: int) -> Arguments:
         """Those of the next launch."""
         values = self.values
-        values[0], values[1], values[2] = requests, results, scratch
+        values[0], values[1] = requests, scratch
         return self
 
 
@@ -134,15 +140,37 @@ class Driver(progress.Driver, Protocol):
             Unavailable: it cannot be compiled or loaded.
         """
 
-    def allocate(self, size: int, stream: int) -> int:
-        """Memory of the current device, zeroed in the order of a stream.
+    def allocate(self, size: int) -> int:
+        """Memory of the current device, zeroed, be it while a graph is captured.
 
         Raises:
             Unavailable: there is none.
         """
 
+    def free(self, address: int) -> None:
+        """Give such memory back; it waits until the device no longer uses it."""
+
     def copy(self, to: int, host: int, size: int, stream: int) -> None:
         """Enqueue a copy of registered host memory to the device."""
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """Enqueue that memory of the device becomes zero."""
+
+    def event(self) -> int:
+        """A new event.
+
+        Raises:
+            Unavailable: there is none.
+        """
+
+    def discard(self, event: int) -> None:
+        """An event is no longer needed."""
+
+    def record(self, event: int, stream: int) -> None:
+        """Let an event stand for all that a stream was given so far."""
+
+    def follow(self, stream: int, event: int) -> None:
+        """Let what a stream is given from now on come after an event."""
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, arguments: Arguments) -> bool:
         """Enqueue the kernel; False where the context is dead."""
@@ -182,6 +210,15 @@ def request(tensor: torch.Tensor, most_parts: int) -> Request | None:
         return None
     plan = _plan(tensor.dtype, tensor.shape, tensor.stride(), address & 15, most_parts)
     return None if plan is None else (address, plan)
+
+
+def copy_request(source: int, nbytes: int, most_parts: int) -> Request:
+    """How to copy memory whose address is a multiple of 16, with nothing in the place of the target."""
+    blocks, rest = divmod(nbytes, BLOCK_BYTES)
+    turns = -(-(blocks + -(-rest // _BLOCK_VALUES)) // _TURNS)
+    parts = max(1, min(turns, most_parts, MOST_PARTS))
+    words = (_COPY, parts, blocks, rest, 0, 0, *[_ENDLESS] * 3, *[0] * 4)
+    return source, Plan(_COPY, parts, words, Values(INTEGER, nbytes))
 
 
 @lru_cache(maxsize=4096)
@@ -234,14 +271,14 @@ def _merged(extents: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[tu
 class Lane:
     """What one stream's readings need: host memory for requests and results, device memory for partial results."""
 
-    def __init__(self, driver: Driver, stream: int) -> None:
+    def __init__(self, driver: Driver) -> None:
         page = progress.private_page(_LANE_BYTES)
         self.view = memoryview(page)
         self.lock = threading.Lock()
         self.host = address_of(page)
         self.requests = driver.register(self.host, _LANE_BYTES)
         self.results = self.requests + _FIRST_RESULT
-        self.scratch = driver.allocate(_SCRATCH_BYTES + _REQUESTS_BYTES, stream)
+        self.scratch = driver.allocate(SCRATCH_BYTES + _REQUESTS_BYTES)
         self.arguments = Arguments()
         self.tokens = 0
 
@@ -291,7 +328,7 @@ class Reader:
             with self._opening:
                 if place not in self._lanes:
                     full = len(self._lanes) >= MOST_LANES
-                    self._lanes[place] = None if full else Lane(self.driver, place[1])
+                    self._lanes[place] = None if full else Lane(self.driver)
                 return self._lanes[place]
 
     def most_parts(self, device: int) -> int:
@@ -307,13 +344,18 @@ class Reader:
         groups = self._groups or GROUPS[0]
         for _, plan in requests:
             if not groups >> plan.kind & 1:
-                groups |= next(group for group in GROUPS if group >> plan.kind & 1)
+                groups |= _group(plan.kind)
         found = self._kernels.get((device, groups))
         if found is None:
             with self._opening:
                 found = self._kernels[device, groups] = self.driver.load(groups)
                 self._groups |= groups
         return found
+
+    def loaded(self, device: int, requests: Sequence[Request]) -> Kernel | None:
+        """The kernel on a device, if it has been loaded for the types that are asked for."""
+        found = self._kernels.get((device, self._groups))
+        return found if all(self._groups >> plan.kind & 1 for _, plan in requests) else None
 
     def _read(self, lane: Lane, place: tuple[int, int], requests: Sequence[Request]) -> list[Statistics | None]:
         device, stream = place
@@ -322,10 +364,10 @@ class Reader:
         with lane.lock:
             token = lane.tokens = lane.tokens + 1
             for index, each in enumerate(requests):
-                pack(view, index * REQUEST.size, each, token)
+                pack(view, index * REQUEST.size, each, token, lane.results + index * statistics_page.ENTRY_BYTES)
             grid = grid_of(requests)
             arguments = lane.arguments
-            arguments.set(self.asked(lane, (lane.requests, lane.host), grid, stream), lane.results, lane.scratch)
+            arguments.set(self.asked(lane, (lane.requests, lane.host), grid, stream), lane.scratch)
             try:
                 if not self.driver.launch(kernel, grid, stream, arguments):
                     return [None] * len(requests)  # torch's own error says why
@@ -347,9 +389,14 @@ class Reader:
         """
         if grid[0] <= _MANY_PARTS:
             return requests[0]
-        copied = lane.scratch + _SCRATCH_BYTES
+        copied = lane.scratch + SCRATCH_BYTES
         self.driver.copy(copied, requests[1], grid[1] * REQUEST.size, stream)
         return copied
+
+
+def _group(kind: int) -> int:
+    """The types that are compiled with one."""
+    return next((group for group in GROUPS if group >> kind & 1), 1 << kind)
 
 
 def _result(view: memoryview, index: int, token: int, values: Values) -> Statistics | None:
@@ -379,9 +426,9 @@ def address_of(page: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(page))
 
 
-def pack(view: memoryview, offset: int, each: Request, token: int) -> None:
-    """Write a request where the kernel reads it."""
-    REQUEST.pack_into(view, offset, each[0], *each[1].words, token, 0)
+def pack(view: memoryview, offset: int, each: Request, token: int, result: int) -> None:
+    """Write a request where the kernel reads it, for a result that goes to the address ``result``."""
+    REQUEST.pack_into(view, offset, each[0], *each[1].words, token, result)
 
 
 def grid_of(requests: Sequence[Request]) -> tuple[int, int]:
@@ -405,6 +452,13 @@ class CudaDriver(progress.CudaDriver):
         library.cuMemcpyHtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
         library.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
         library.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        library.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+        library.cuStreamCreate.argtypes = [ctypes.c_void_p, ctypes.c_uint]
+        library.cuStreamDestroy_v2.argtypes = [ctypes.c_void_p]
+        library.cuEventCreate.argtypes = [ctypes.c_void_p, ctypes.c_uint]
+        library.cuEventDestroy_v2.argtypes = [ctypes.c_void_p]
+        library.cuEventRecord.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        library.cuStreamWaitEvent.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
         library.cuMemsetD8Async.argtypes = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
         library.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         library.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
@@ -423,13 +477,46 @@ class CudaDriver(progress.CudaDriver):
         assert function.value is not None
         return Kernel(function.value, binary.shared)
 
-    def allocate(self, size: int, stream: int) -> int:
-        """Memory of the current device, none of torch's, zeroed in the order of a stream."""
-        memory = ctypes.c_uint64()
+    def allocate(self, size: int) -> int:
+        """Memory of the current device, none of torch's, zeroed on a stream that no capture knows of."""
+        memory, stream = ctypes.c_uint64(), ctypes.c_void_p()
         with cuda.relaxed_capture():
-            _check(self._cuda.cuMemAlloc_v2(ctypes.byref(memory), size), "cuMemAlloc")
-        _check(self._cuda.cuMemsetD8Async(memory.value, 0, size, stream), "cuMemsetD8Async")
+            _check(self._cuda.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+            try:
+                _check(self._cuda.cuMemAlloc_v2(ctypes.byref(memory), size), "cuMemAlloc")
+                self.clear(memory.value, size, stream.value or 0)
+                _check(self._wait(stream), "cuMemsetD8Async")
+            finally:
+                self._cuda.cuStreamDestroy_v2(stream)
         return memory.value
+
+    def free(self, address: int) -> None:
+        """Give such memory back; it waits until the device no longer uses it."""
+        with cuda.relaxed_capture():
+            self._cuda.cuMemFree_v2(address)
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """Enqueue that memory of the device becomes zero."""
+        self._cuda.cuMemsetD8Async(address, 0, size, stream)
+
+    def event(self) -> int:
+        """A new event, which takes no time of its own."""
+        event = ctypes.c_void_p()
+        with cuda.relaxed_capture():
+            _check(self._cuda.cuEventCreate(ctypes.byref(event), _WITHOUT_TIMING), "cuEventCreate")
+        return event.value or 0
+
+    def discard(self, event: int) -> None:
+        """An event is no longer needed."""
+        self._cuda.cuEventDestroy_v2(event)
+
+    def record(self, event: int, stream: int) -> None:
+        """Let an event stand for all that a stream was given so far."""
+        self._cuda.cuEventRecord(event, stream)
+
+    def follow(self, stream: int, event: int) -> None:
+        """Let what a stream is given from now on come after an event."""
+        self._cuda.cuStreamWaitEvent(stream, event, 0)
 
     def copy(self, to: int, host: int, size: int, stream: int) -> None:
         """Enqueue a copy of registered host memory to the device."""
@@ -466,7 +553,7 @@ def compiled(architecture: int, kinds: int) -> Binary:
         from firstfault.capture import stats_kernel
 
         constants = {"kinds": kinds, "lanes": THREADS, "rows": ROWS, "most": MOST_PARTS}
-        addresses = dict.fromkeys(("requests", "results", "scratch"), "i64")
+        addresses = dict.fromkeys(("requests", "scratch"), "i64")
         signature = addresses | dict.fromkeys(constants, "constexpr")
         source = ASTSource(stats_kernel.statistics, signature, constexprs=constants)
         options = {"num_warps": THREADS // 32, "num_stages": 1}

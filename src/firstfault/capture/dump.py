@@ -20,10 +20,11 @@ import time
 from ast import literal_eval
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -47,6 +48,37 @@ _encode = msgspec.json.Encoder().encode
 
 class Skipped(Exception):
     """A dump that is not made; the text says why."""
+
+
+class Side(NamedTuple):
+    """Tensors of one side of a call, which lie on copies of their storages.
+
+    Attributes:
+        views: the tensors.
+        storages: one-dimensional uint8 tensors on the CPU, contiguous.
+        paths: where each tensor stands among the arguments or results, by its key.
+        lost: reason by key of what is not there.
+        value: the result as it is described; None for arguments.
+    """
+
+    views: tuple[archive.View, ...]
+    storages: list[torch.Tensor]
+    paths: dict[str, tuple[PathKey, ...]]
+    lost: dict[str, str]
+    value: schema.Value = None
+
+    @property
+    def nbytes(self) -> int:
+        """How much it takes."""
+        return sum(map(len, self.storages))
+
+
+class Saved(NamedTuple):
+    """A dump that is complete, and the sizes of its two archives in bytes; 0 for outputs that are not there."""
+
+    folder: str
+    inputs: int
+    outputs: int
 
 
 class Dumper:
@@ -76,18 +108,52 @@ class Dumper:
             Skipped: it does not fit the budget or the disk.
             OSError: the system refused to write it; nothing is left of it.
         """
-        keyed = dict(_keyed(found, _input_key))
+        keyed = dict(by_key(found, input_key))
         planned = snapshot.plan(keyed.items())
         self.check(planned.nbytes)
         self._drop_oldest(planned.nbytes)
+        with self._new_folder(call.op) as (folder, stamp):
+            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
+
+    def save(self, call: schema.Call, replay: int, inputs: Side, after: Side | None, outputs: Side | None) -> Saved:
+        """Save a call as it ran at the replay of a CUDA graph.
+
+        Args:
+            call: the call that was captured, with its arguments described.
+            replay: which replay of the graph.
+            inputs: what it was given.
+            after: the same after the call; None, as for the outputs, where it is not known to have come to its end.
+            outputs: what it gave.
+
+        Raises:
+            Skipped: it does not fit the budget or the disk.
+            OSError: the system refused to write it; nothing is left of it.
+        """
+        nbytes = inputs.nbytes + (outputs.nbytes if outputs is not None else 0)
+        self.check(nbytes)
+        self._drop_oldest(nbytes)
+        with self._new_folder(call.op) as (folder, stamp):
+            keys = [view.key for view in inputs.views]
+            metadata = _first_metadata(call, stamp, self._pid, keys, inputs.paths, {}, inputs.lost)
+            metadata |= {"graph": call.graph, "replay": replay}
+            sizes = [_write(f"{folder}/{layout.INPUTS}", inputs.views, inputs.storages, {}, {}), 0]
+            if after is not None and outputs is not None:
+                sizes[1] = _save_outcome(folder, metadata, inputs, after, outputs)
+            os.close(_put(f"{folder}/{layout.METADATA}", _one_field_a_line(metadata).ljust(PAGE)))
+        self.complete(folder, sum(sizes))
+        return Saved(folder, sizes[0], sizes[1])
+
+    @contextmanager
+    def _new_folder(self, op: str) -> Iterator[tuple[str, str]]:
+        """The folder of a new dump and its time stamp; it does not stay where what runs inside fails."""
         with self._counting:
-            index = self._calls[call.op] = self._calls.get(call.op, 0) + 1
+            index = self._calls[op] = self._calls.get(op, 0) + 1
         now = time.time()
         stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(now)) + f"_{int(now * 1000) % 1000:03d}"
-        folder = self._within + layout.dump_name(stamp, self._pid, call.op, index)
+        folder = self._within + layout.dump_name(stamp, self._pid, op, index)
         os.mkdir(folder, layout.PRIVATE_FOLDER)
         try:
-            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
+            yield folder, stamp
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -166,27 +232,11 @@ class OpenDump:
         self._metadata_fd = -1
         self._inputs = snapshot.take(planned)
         state = _random_state({item.tensor.device for item in keyed.values() if item.tensor.is_cuda})
-        self.nbytes = _write(f"{folder}/{layout.INPUTS}", self._inputs, state)
+        self.nbytes = _write_snapshot(f"{folder}/{layout.INPUTS}", self._inputs, state)
         keys = self._inputs.keys
-        self._metadata: dict[str, Any] = {
-            "function_name": call.op,
-            "timestamp": stamp,
-            "process_id": pid,
-            "execution_status": "inputs_saved",
-            "input_metadata": dict(_flat_call(call)),
-            "input_tensor_keys": keys,
-            "output_metadata": {},
-            "output_tensor_keys": [],
-            "mutated_tensor_keys": [],
-            "call_number": call.n,
-            "thread_id": call.tid,
-            "tensor_paths": {key: keyed[key].path for key in keys},
-            "random_state": list(state),
-            "not_captured": planned.unreachable | _left_out("inputs", not_captured),
-            "args": call.args,
-            "kwargs": call.kwargs,
-            "result": None,
-        }
+        paths = {key: keyed[key].path for key in keys}
+        lost = planned.unreachable | left_out("inputs", not_captured)
+        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost)
         self._write_metadata()
 
     def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
@@ -199,11 +249,11 @@ class OpenDump:
         self._metadata["execution_status"] = "completed"
         self._metadata["output_metadata"] = dict(_flat(result, "result"))
         self._metadata["result"] = result
-        lost = _left_out("outputs", not_captured)
+        lost = left_out("outputs", not_captured)
         try:
             changed, unknown = self._changed()
             lost |= {f"mutated_{key}": reason for key, reason in unknown.items()}
-            lost |= self._save_outputs(dict(_keyed(found, _output_key)), changed)
+            lost |= self._save_outputs(dict(by_key(found, output_key)), changed)
         except (Skipped, OSError, RuntimeError) as reason:
             lost["outputs"] = str(reason)
             raise
@@ -234,7 +284,7 @@ class OpenDump:
         if planned.ranges or planned.others:
             self._dumper.check(planned.nbytes, held=self.nbytes)
             outputs = snapshot.take(planned)
-            self.nbytes += _write(f"{self.folder}/{layout.OUTPUTS}", outputs, {})
+            self.nbytes += _write_snapshot(f"{self.folder}/{layout.OUTPUTS}", outputs, {})
             self._metadata["output_tensor_keys"] = [key for key in outputs.keys if key in results]
             self._metadata["mutated_tensor_keys"] = [key for key in outputs.keys if key not in results]
             self._metadata["tensor_paths"] |= {key: item.path for key, item in results.items()}
@@ -269,6 +319,80 @@ class OpenDump:
         self._metadata_fd = fd
 
 
+def _first_metadata(
+    call: schema.Call,
+    stamp: str,
+    pid: int,
+    keys: list[str],
+    paths: dict[str, tuple[PathKey, ...]],
+    state: dict[str, bytes],
+    lost: dict[str, str],
+) -> dict[str, Any]:
+    """What ``metadata.json`` says while a call is in flight: its inputs are saved."""
+    return {
+        "function_name": call.op,
+        "timestamp": stamp,
+        "process_id": pid,
+        "execution_status": "inputs_saved",
+        "input_metadata": dict(_flat_call(call)),
+        "input_tensor_keys": keys,
+        "output_metadata": {},
+        "output_tensor_keys": [],
+        "mutated_tensor_keys": [],
+        "call_number": call.n,
+        "thread_id": call.tid,
+        "tensor_paths": paths,
+        "random_state": list(state),
+        "not_captured": lost,
+        "args": call.args,
+        "kwargs": call.kwargs,
+        "result": None,
+    }
+
+
+def _save_outcome(folder: str, metadata: dict[str, Any], inputs: Side, after: Side, outputs: Side) -> int:
+    """Save what a call gave and changed in place, and say so in its metadata; the size of the archive, if there is one.
+
+    Raises:
+        OSError: the system refused to write it.
+    """
+    on_storage: dict[int, list[archive.View]] = {}
+    for view in inputs.views:
+        on_storage.setdefault(view.storage, []).append(view)
+    changed = {
+        key
+        for index, views in on_storage.items()
+        for key in snapshot.touched(inputs.storages[index], after.storages[index], views)
+    }
+    beyond = len(outputs.storages)
+    mutated = [
+        replace(view, key=f"mutated_{view.key}", storage=view.storage + beyond)
+        for view in after.views
+        if view.key in changed
+    ]
+    metadata |= {
+        "execution_status": "completed",
+        "output_metadata": dict(_flat(outputs.value, "result")),
+        "output_tensor_keys": [view.key for view in outputs.views],
+        "mutated_tensor_keys": [view.key for view in mutated],
+        "tensor_paths": metadata["tensor_paths"] | outputs.paths,
+        "not_captured": metadata["not_captured"] | outputs.lost,
+        "result": outputs.value,
+    }
+    if not outputs.views and not mutated:
+        return 0
+    views, storages = _compact([*outputs.views, *mutated], outputs.storages + after.storages)
+    return _write(f"{folder}/{layout.OUTPUTS}", views, storages, {}, {})
+
+
+def _compact(
+    views: list[archive.View], storages: list[torch.Tensor]
+) -> tuple[tuple[archive.View, ...], list[torch.Tensor]]:
+    """The same tensors on those of the storages that any of them lies on."""
+    used = {old: new for new, old in enumerate(sorted({view.storage for view in views}))}
+    return tuple(replace(view, storage=used[view.storage]) for view in views), [storages[index] for index in used]
+
+
 def _put(path: str, data: bytes) -> int:
     """Write ``data`` under another name and rename it to ``path``; return its descriptor, open for writing."""
     unfinished = f"{path.removesuffix('.json')}.unfinished"
@@ -292,12 +416,21 @@ def _is_relaid(item: Found) -> bool:
     return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) != (before.ptr, before.shape, before.stride)
 
 
-def _write(path: str, taken: snapshot.Snapshot, state: dict[str, bytes]) -> int:
+def _write_snapshot(path: str, taken: snapshot.Snapshot, state: dict[str, bytes]) -> int:
+    return _write(path, taken.views, taken.storages, taken.others, state)
+
+
+def _write(
+    path: str,
+    views: tuple[archive.View, ...],
+    storages: list[torch.Tensor],
+    others: dict[str, torch.Tensor],
+    state: dict[str, bytes],
+) -> int:
     attachments = {f"random_state/{name}": data for name, data in state.items()}
-    if not taken.others and archive.fits(taken.storages):
-        return archive.write(path, taken.views, taken.storages, attachments)
-    values = archive.tensors(taken.views, taken.storages) | taken.others
-    return archive.write_any(path, values, attachments)
+    if not others and archive.fits(storages):
+        return archive.write(path, views, storages, attachments)
+    return archive.write_any(path, archive.tensors(views, storages) | others, attachments)
 
 
 def _one_field_a_line(fields: dict[str, Any]) -> bytes:
@@ -319,7 +452,7 @@ def _random_state(devices: set[torch.device]) -> dict[str, bytes]:
     return state
 
 
-def _keyed(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
+def by_key(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
     """The tensors by their key in the archive; a key that comes twice is told apart by a suffix."""
     seen: set[str] = set()
     for item in found:
@@ -331,15 +464,18 @@ def _keyed(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
         yield key, item
 
 
-def _input_key(path: tuple[PathKey, ...]) -> str:
+def input_key(path: tuple[PathKey, ...]) -> str:
+    """The key of an argument."""
     return ("arg_" if isinstance(path[0], int) else "kwarg_") + "_".join(map(str, path))
 
 
-def _output_key(path: tuple[PathKey, ...]) -> str:
+def output_key(path: tuple[PathKey, ...]) -> str:
+    """The key of a result."""
     return "_".join(("result", *map(str, path)))
 
 
-def _left_out(side: str, count: int) -> dict[str, str]:
+def left_out(side: str, count: int) -> dict[str, str]:
+    """What is said of values that the walk over one side of a call left out."""
     return {side: f"{count} values beyond the limits of a description"} if count else {}
 
 

@@ -12,6 +12,8 @@ from firstfault.record import schema
 from firstfault.record.statistics_page import OUTPUTS
 
 if TYPE_CHECKING:
+    from firstfault.capture.graph_copies import CopiedCall
+    from firstfault.capture.graph_values import Replay
     from firstfault.capture.recorder import Recorder
 
 
@@ -29,7 +31,7 @@ class Thread:
 class OpenCall:
     """A call that has begun and not ended."""
 
-    __slots__ = ("_given", "_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "watched")
+    __slots__ = ("_given", "_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "replay", "watched")
 
     def __init__(
         self, recorder: Recorder, n: int, op: str, thread: Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -40,7 +42,8 @@ class OpenCall:
         self.n = n
         self.op = op
         self.watched: list[in_place.Watched] = []
-        self.dump: dump.OpenDump | None = None
+        self.dump: dump.OpenDump | CopiedCall | None = None
+        self.replay: Replay | None = None
         self.markers: progress.Markers | None = None
         self.mutates: Collection[int | str] = ()
 
@@ -66,10 +69,15 @@ class OpenCall:
         try:
             message = guard.message_of(error)
             record = schema.Raise(self.n, time.time_ns(), describe.class_name(error), message, thread.tid)
+            if self.replay is not None:
+                self.replay.done()
             if self.markers is not None:
                 self.markers.end(record)
             for writer in recorder.writers:
                 writer.raised(record, self.op)
+            if self.replay is not None:
+                with recorder.hidden():
+                    self.replay.take_in()
             if self.dump is not None:
                 self._fail_dump(recorder, self.dump, error)
         except Exception as internal:
@@ -79,10 +87,14 @@ class OpenCall:
 
     def _returned(self, recorder: Recorder, result: Any) -> None:
         record = schema.Return(self.n, time.time_ns(), self._thread.tid)
+        if self.replay is not None:
+            self.replay.done()
         if self.markers is not None:
             self.markers.end(record)
         if recorder.describes:
             with recorder.hidden():
+                if self.replay is not None:
+                    self.replay.take_in()
                 self._describe_result(recorder, record, result)
         for writer in recorder.writers:
             writer.returned(record)
@@ -99,22 +111,23 @@ class OpenCall:
         record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
 
     def _dump_outputs(
-        self, recorder: Recorder, opened: dump.OpenDump, record: schema.Return, walk: describe.Walk
+        self, recorder: Recorder, opened: dump.OpenDump | CopiedCall, record: schema.Return, walk: describe.Walk
     ) -> list[tuple[describe.PathKey, ...]]:
         before = opened.nbytes
         try:
             changed = opened.finish(record.out, walk.found, walk.cut)
         except Exception as error:
-            recorder.dumped(self.n, "outputs", skipped=why_not_dumped(error))
+            recorder.dumped(schema.Dump(self.n, "outputs", skipped=why_not_dumped(error)))
             return []
-        recorder.dumped(self.n, "outputs", opened.folder, opened.nbytes - before)
+        if opened.folder:
+            recorder.dumped(schema.Dump(self.n, "outputs", opened.folder, opened.nbytes - before))
         return changed
 
-    def _fail_dump(self, recorder: Recorder, opened: dump.OpenDump, error: BaseException) -> None:
+    def _fail_dump(self, recorder: Recorder, opened: dump.OpenDump | CopiedCall, error: BaseException) -> None:
         try:
             opened.fail(error)
         except OSError as reason:
-            recorder.dumped(self.n, "outputs", skipped=str(reason))
+            recorder.dumped(schema.Dump(self.n, "outputs", skipped=str(reason)))
 
     def _leave(self) -> bool:
         """Take the call off its thread's stack, with any that were never closed (a killed generator)."""

@@ -52,8 +52,8 @@ class Driver(Protocol):
     def current(self) -> tuple[int, int]:
         """The current device and the handle of its current stream; ``NOWHERE`` where no marker can be written."""
 
-    def captured_stream(self) -> int | None:
-        """The handle of the current stream while that is captured."""
+    def captured(self) -> tuple[int, int]:
+        """The current device and the handle of its current stream while that is captured; else ``NOWHERE``."""
 
 
 class CudaDriver:
@@ -102,13 +102,13 @@ class CudaDriver:
         except RuntimeError:
             return NOWHERE
 
-    def captured_stream(self) -> int | None:
-        """The handle of the current stream while that is captured."""
+    def captured(self) -> tuple[int, int]:
+        """The current device and the handle of its current stream while that is captured; else ``NOWHERE``."""
         try:
-            stream: int = self._stream(self._device())
-            return stream if self._capturing() else None
+            device = self._device()
+            return (device, self._stream(device)) if self._capturing() else NOWHERE
         except RuntimeError:
-            return None
+            return NOWHERE
 
 
 class _Slot(NamedTuple):
@@ -196,8 +196,8 @@ class Markers:
     def _mark_captured(self, graph: int, marker: int) -> None:
         """Capture a marker into a graph, which writes it at each replay."""
         slot = self._graph_slots.get(graph) or self._graph_slot(graph)
-        stream = self._driver.captured_stream()
-        if slot.offset >= 0 and stream is not None:
+        device, stream = self._driver.captured()
+        if slot.offset >= 0 and device >= 0:
             self._write(stream, slot.address, marker & 0xFFFFFFFF)
 
     def _restart(self, graph: int, stream: int) -> None:

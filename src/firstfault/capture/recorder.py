@@ -11,18 +11,32 @@ raises what went wrong in recording.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import itertools
 import multiprocessing.util
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import torch
 
 from firstfault import settings
-from firstfault.capture import describe, dump, graphs, guard, in_place, open_call, progress, stats, text_only, writers
+from firstfault.capture import (
+    coverage,
+    describe,
+    dump,
+    graphs,
+    guard,
+    in_place,
+    open_call,
+    progress,
+    stats,
+    text_only,
+    writers,
+)
 from firstfault.capture.black_box import BlackBox
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of_caller
@@ -72,23 +86,34 @@ class Recorder:
         if chosen.level >= Level.DUMPS:
             self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)
         self._folder = folder
+        self._told: dict[str, coverage.Attached] = {}
+        """How the targets stood when that was last written."""
         self.markers: progress.Markers | None = None
         self._wants_markers = folder is not None
         self._opening_markers = threading.Lock()
         self._in_graphs = chosen.in_graphs
         self.values: Values | None = None
         if chosen.level >= Level.STATISTICS:
-            self.values = Values(chosen, folder, self.note)
+            self.values = Values(chosen, folder, self.dumper, self.note, self.dumped)
         if self.text is not None and self._record is None and not chosen.stop_on_nan:
             self.short = text_only.of_level(chosen.level, self.text)
+        self.tell_targets()
 
     def begin(
-        self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
+        self,
+        thread: Thread,
+        op: str,
+        target: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        graph: int,
+        collective: schema.Collective | None,
     ) -> OpenCall:
         """Write that a call begins, and save its inputs at level 10."""
         n = self.next_number()
         calls = thread.calls
         record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
+        record.collective = collective
         if self._record is not None:
             record.site = site_of_caller()
         call = OpenCall(self, n, op, thread, args, kwargs)
@@ -96,6 +121,8 @@ class Recorder:
         if markers is not None:
             call.markers = markers
             record.device, record.stream, record.graph = markers.place(graph)
+            if graph and self.values is not None:
+                call.replay = self.values.replay(graph, record)
         calls.append(call)
         if not self.describes:
             for writer in self.writers:
@@ -105,6 +132,8 @@ class Recorder:
                 self._describe_inputs(call, record, args, kwargs)
         if markers is not None:
             markers.begin(record)
+        if call.replay is not None:
+            call.replay.start()
         return call
 
     def next_number(self) -> int:
@@ -124,22 +153,33 @@ class Recorder:
             assert self._folder is not None
             self.markers = progress.open_markers(self._folder, in_graphs=self._in_graphs)
             if self.markers is not None:
-                graphs.install(begin)
+                graphs.install(_graph_hooks())
             self._wants_markers = self.markers is None  # not just now: tried again at the next call
         except (progress.MarkersUnavailable, OSError) as reason:
             self._wants_markers = False
             self.note("markers", f"no progress markers: {reason}")
         return self.markers
 
-    def note(self, code: str, message: str) -> None:
-        """Write a note into the recording."""
-        record = schema.Note(time.time_ns(), code, message)
+    def note(self, code: str, message: str, count: int = 1) -> None:
+        """Write a note into the recording, on what has been so ``count`` times."""
+        record = schema.Note(time.time_ns(), code, message, count=count)
         for writer in self.writers:
             writer.note(record)
 
-    def dumped(self, n: int, side: str, path: str = "", nbytes: int = 0, skipped: str | None = None) -> None:
+    def tell_targets(self) -> None:
+        """Write how the targets stand that have changed since that was last written."""
+        if self._record is None:
+            return
+        for name, now in list(coverage.targets.items()):
+            if self._told.get(name) != now:
+                self._told[name] = dataclasses.replace(now)
+                self._record.target(
+                    schema.Target(time.time_ns(), name, now.library, now.version, now.boundaries, now.gap)
+                )
+
+    def dumped(self, record: schema.Dump) -> None:
         """Write where one side of a call was saved, or why it was not."""
-        record = schema.Dump(n, side, plain_text(path), nbytes, skipped)
+        record.path = plain_text(record.path)
         for writer in self.writers:
             writer.dumped(record)
 
@@ -150,6 +190,10 @@ class Recorder:
         try:
             if self.values is not None:
                 self.values.close()
+            self.tell_targets()
+            for code, times in coverage.times.items():
+                if times > 1:
+                    self.note(code, coverage.not_seen[code], times)
             if self._record is not None:
                 self._record.end(schema.End(time.time_ns(), self._begun))
             if self.markers is not None:
@@ -187,28 +231,38 @@ class Recorder:
         for writer in self.writers:
             writer.inputs(inputs, record.tid)
         if self.dumper is not None and self.dumper.wanted(record.op):
-            call.dump = self._dump_inputs(self.dumper, record, walk)
+            self._dump_inputs(call, self.dumper, record, walk)
 
-    def _dump_inputs(self, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> dump.OpenDump | None:
-        if (reason := stats.out_of_reach()) is not None:
-            self.dumped(record.n, "inputs", skipped=reason)
-            return None
+    def _dump_inputs(self, call: OpenCall, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> None:
+        """Save the inputs of a call, or have those of a captured one copied at each replay."""
+        assert self.values is not None
         try:
+            copied = self.values.copy(record, walk)
+            if copied is not None:
+                call.dump = copied
+                return
+            if (reason := stats.out_of_reach()) is not None:
+                raise dump.Skipped(reason)
             opened = dumper.begin(record, walk.found, walk.cut)
         except Exception as error:
-            self.dumped(record.n, "inputs", skipped=open_call.why_not_dumped(error))
-            return None
-        self.dumped(record.n, "inputs", opened.folder, opened.nbytes)
-        return opened
+            self.dumped(schema.Dump(record.n, "inputs", skipped=open_call.why_not_dumped(error)))
+            return
+        call.dump = opened
+        self.dumped(schema.Dump(record.n, "inputs", opened.folder, opened.nbytes))
 
 
 def begin(
-    op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int = 0
+    op: str,
+    target: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    graph: int = 0,
+    collective: schema.Collective | None = None,
 ) -> OpenCall | text_only.TextCall | None:
     """Record that a call begins; see the module's docstring.
 
     Called by the boundary itself: whoever called that is where the call was made. ``graph`` is the number of the
-    CUDA graph that it replays.
+    CUDA graph that it replays, ``collective`` its place in a process group.
 
     Raises:
         NanFound: the user asked to stop on NaN, and an earlier call gave some.
@@ -224,9 +278,9 @@ def begin(
     try:
         if recorder.values is not None:
             recorder.values.stop_on_nan()
-        if recorder.short is not None:
+        if recorder.short is not None and collective is None:
             return recorder.short.begin(thread, op, target, args, kwargs, graph)
-        return recorder.begin(thread, op, target, args, kwargs, graph)
+        return recorder.begin(thread, op, target, args, kwargs, graph, collective)
     except BaseException as error:
         del thread.calls[depth:]
         if isinstance(error, NanFound) or not isinstance(error, Exception):  # asked for, or the program's interrupt
@@ -249,6 +303,60 @@ def note(code: str, message: str) -> None:
         guard.internal_error("writing a note", error)
     finally:
         thread.busy = False
+
+
+def missed(code: str, sentence: str) -> None:
+    """Count that something was not seen, and write it down the first time."""
+    if coverage.missed(code, sentence):
+        note(code, sentence)
+
+
+def tell_targets() -> None:
+    """Write how the targets stand, if there is a recording yet: opening one writes that itself."""
+    if _current is not None:
+        _current.tell_targets()
+
+
+def leave_word() -> None:
+    """Record at the end of a process without a single call what would have been recorded, unless in a ring."""
+    chosen = settings.current()
+    if _current is None and chosen.level and chosen.recording is not None and not chosen.ring_bytes:
+        opened = _recorder()
+        if opened is not None:
+            opened.end()
+
+
+def _forget_graph(number: int) -> None:
+    """A graph is no more, which the garbage collector may find in the middle of anything."""
+    if _current is not None and _current.values is not None:
+        _current.values.forget(number)
+
+
+def _graph_hooks() -> graphs.Hooks:
+    """What tells the recorder of this process of CUDA graphs."""
+
+    def told(tell: Callable[[Values], Any]) -> Any:
+        recorder = _current
+        if recorder is None or recorder.values is None or (thread := recorder.threads.current).busy:
+            return None
+        thread.busy = True
+        try:
+            with recorder.hidden():
+                return tell(recorder.values)
+        except Exception as error:
+            guard.internal_error("preparing to read a CUDA graph", error)
+            return None
+        finally:
+            thread.busy = False
+
+    return graphs.Hooks(
+        begin=begin,
+        capture=lambda: bool(told(lambda values: values.prepare_capture())),
+        begun=lambda number: told(lambda values: values.captures(number)),
+        ended=lambda number, graph: told(lambda values: values.captured(number, graph)),
+        gone=_forget_graph,
+        left_alone=lambda: told(lambda values: values.leave_alone()),
+    )
 
 
 _current: Recorder | None = None

@@ -55,11 +55,7 @@ class Range:
         self._check()
         if self.storage.device.type == "cpu" and _memcmp(before.data_ptr(), self._address(), len(before)) == 0:
             return []  # a tenth of what torch takes
-        differs = before != self.copy()
-        if not differs.any():
-            return []
-        per_element = {size: _any_of(differs, size) for size in {tensor.dtype.itemsize for _, tensor in self.members}}
-        return [view.key for view in self.views(0) if _is_touched(view, per_element[view.dtype.itemsize])]
+        return touched(before, self.copy(), self.views(0))
 
     def _check(self) -> None:
         """Raise RuntimeError where the range is no longer there."""
@@ -176,6 +172,16 @@ def take(planned: Plan) -> Snapshot:
         except Exception as error:
             planned.unreachable[key] = f"{type(error).__name__} on copying it"
     return Snapshot(planned, [part.copy() for part in planned.ranges], others)
+
+
+def touched(before: torch.Tensor, after: torch.Tensor, views: Iterable[archive.View]) -> list[str]:
+    """Keys of the views that own a byte that differs between two copies of their storage; gaps are nobody's."""
+    differs = before != after
+    if not differs.any():
+        return []
+    views = list(views)
+    per_element = {size: _any_of(differs, size) for size in {view.dtype.itemsize for view in views}}
+    return [view.key for view in views if _is_touched(view, per_element[view.dtype.itemsize])]
 
 
 def _is_view_of_bytes(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from firstfault import settings
 from firstfault.capture import device_stats, guard
 from firstfault.capture.describe import Found, storage_bytes_needed
 from firstfault.capture.progress import MarkersUnavailable
@@ -46,19 +47,31 @@ def fill_all(found: list[Found]) -> None:
         fill(item.described, each)
 
 
-def within_reach(found: list[Found]) -> list[Found]:
-    """The tensors that may be read just now; into the descriptions of the others goes why not."""
+def within_reach(found: list[Found], *, at_replays: bool = False) -> list[Found]:
+    """The tensors that may be read just now, or ``at_replays`` of the CUDA graph that is being captured.
+
+    Into the descriptions of the others goes why not.
+    """
     skip = guard.values_out_of_reach()
-    capturing = guard.graph_capture_active()
+    most = settings.current().statistics_max_bytes
+    capturing = not at_replays and guard.graph_capture_active()
     readable = []
     for item in found:
         if item.unreachable is not None or skip is not None:
             item.described.statistics = f"[skipped: {item.unreachable or skip}]"
+        elif item.described.nbytes > most and _bytes_read(item) > most:
+            item.described.statistics = f"[skipped: larger than FIRSTFAULT_STATS_MAX_BYTES, {most} bytes]"
         elif capturing and item.tensor.device.type != "cpu":
             item.described.statistics = SKIPPED_IN_CAPTURE
         else:
             readable.append(item)
     return readable
+
+
+def _bytes_read(item: Found) -> int:
+    """How much of memory a tensor's values take: of an expanded one less than it has elements."""
+    described = item.described
+    return described.nbytes if described.stride is None else min(described.nbytes, storage_bytes_needed(item.tensor))
 
 
 def fill(described: schema.Tensor, found: Statistics | str) -> None:

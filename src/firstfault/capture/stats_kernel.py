@@ -9,6 +9,8 @@ torch. Bounds are compared as 64-bit keys that order like the values; a sum is m
 but for the few values of 16 bits and less that one thread adds up at once: so each run gives the same bits.
 
 The results of the programs of a tensor are put together by the one that ends last.
+
+A request can also be for a copy of memory, whose result is that it is complete.
 """
 
 # mypy: ignore-errors
@@ -39,11 +41,12 @@ UINT32 = tl.constexpr(15)
 INT32 = tl.constexpr(16)
 UINT64 = tl.constexpr(17)
 INT64 = tl.constexpr(18)
-KINDS = tl.constexpr(19)
+COPY = tl.constexpr(19)
+"""No dtype: the bytes themselves, elsewhere."""
+KINDS = tl.constexpr(20)
 
 REQUEST_WORDS = tl.constexpr(16)
-RESULT_WORDS = tl.constexpr(16)
-"""Words of 8 bytes from one tensor's request, and from one tensor's result, to the next."""
+"""Words of 8 bytes from one tensor's request to the next."""
 PARTIAL_WORDS = tl.constexpr(5)
 MOST_TENSORS = tl.constexpr(64)
 """Tensors of one launch."""
@@ -323,6 +326,28 @@ def _read(
 
 
 @triton.jit
+def _copy(source, target, blocks, elements, part, parts, lanes: tl.constexpr, rows: tl.constexpr):
+    """One part of a copy: blocks of aligned words, then what is left of them byte by byte."""
+    lane = tl.arange(0, lanes)[:, None] + tl.arange(0, rows)[None, :] * lanes
+    within = lane[:, :, None] * 2 + tl.arange(0, 2)[None, None, :]
+    tile: tl.constexpr = rows * lanes
+    words = tl.multiple_of(source.to(tl.pointer_type(tl.int64)), 16)
+    copied = tl.multiple_of(target.to(tl.pointer_type(tl.int64)), 16)
+    for block in range(part, blocks, parts):
+        at = block * (tile * 2) + within
+        tl.store(copied + at, tl.load(words + at))
+    done = blocks * (tile * 16)
+    rest = (source + done).to(tl.pointer_type(tl.int8))
+    copied_rest = (target + done).to(tl.pointer_type(tl.int8))
+    for first in range(part * tile, elements, parts * tile):
+        index = first + lane
+        mask = index < elements
+        tl.store(copied_rest + index, tl.load(rest + index, mask=mask), mask=mask)
+    # Every thread's part of it is there before one thread says so.
+    tl.debug_barrier()
+
+
+@triton.jit
 def _publish(result, token, kind, low, high, total, known, infinite):
     """Write one tensor's result where the host reads it; its token last, once all else is there."""
     # What was done to the bits of a negative float64 to make a key of it is undone by doing it again.
@@ -338,7 +363,6 @@ def _publish(result, token, kind, low, high, total, known, infinite):
 @triton.jit
 def statistics(
     requests,
-    results,
     scratch,
     kinds: tl.constexpr,
     lanes: tl.constexpr,
@@ -349,8 +373,9 @@ def statistics(
 
     Args:
         requests: ``REQUEST_WORDS`` a tensor: address, kind, parts, blocks, elements, head, skip, three extents,
-            four strides from the innermost outwards, in elements; token.
-        results: ``RESULT_WORDS`` a tensor, of which five results and the token are written.
+            four strides from the innermost outwards, in elements; token; and where the result goes, of which five
+            words and the token are written. A copy has its target in the place of ``skip``. Without parts nothing
+            is read and nothing written.
         scratch: device memory: ``MOST_TENSORS`` words of zero, then ``PARTIAL_WORDS`` words a part of each tensor.
         kinds: a bit for each kind that it can read.
         lanes: threads of a program.
@@ -376,6 +401,7 @@ def statistics(
     stride_2 = tl.load(request + 12)
     stride_3 = tl.load(request + 13)
     token = tl.load(request + 14)
+    result = tl.load(request + 15).to(tl.pointer_type(tl.int64))
     if part >= parts:
         return
     low = token  # these five take their types from here
@@ -386,26 +412,28 @@ def statistics(
     for each in tl.static_range(KINDS):
         if (kinds >> each) & 1:  # known when it is compiled, the next is not
             if kind == each:
-                low, high, total, known, infinite = _read(
-                    address,
-                    blocks,
-                    elements,
-                    head,
-                    skip,
-                    extent_0,
-                    extent_1,
-                    extent_2,
-                    stride_0,
-                    stride_1,
-                    stride_2,
-                    stride_3,
-                    part,
-                    parts,
-                    each,
-                    lanes,
-                    rows,
-                )
-    result = (results + which * (RESULT_WORDS * 8)).to(tl.pointer_type(tl.int64))
+                if each == COPY:
+                    _copy(address, skip, blocks, elements, part, parts, lanes, rows)
+                else:
+                    low, high, total, known, infinite = _read(
+                        address,
+                        blocks,
+                        elements,
+                        head,
+                        skip,
+                        extent_0,
+                        extent_1,
+                        extent_2,
+                        stride_0,
+                        stride_1,
+                        stride_2,
+                        stride_3,
+                        part,
+                        parts,
+                        each,
+                        lanes,
+                        rows,
+                    )
     if parts == 1:
         _publish(result, token, kind, low, high, total, known, infinite)
     else:

@@ -8,20 +8,47 @@ from pathlib import Path
 
 import torch
 
-from firstfault.capture import deferred_stats, device_stats, guard, progress, stats, tripwire
-from firstfault.capture.describe import Found
+from firstfault.capture import coverage, deferred_stats, device_stats, dump, graphs, guard, progress, stats, tripwire
+from firstfault.capture.describe import Found, Walk
+from firstfault.capture.graph_copies import CopiedCall, Copier
+from firstfault.capture.graph_values import AT_REPLAY, GraphValues, Replay
 from firstfault.errors import tell
+from firstfault.record import schema
 from firstfault.record.statistics_page import INPUTS
 from firstfault.settings import Settings
+
+LEFT_ALONE = "CUDA graphs were left alone, so that the values in them are not known"
 
 
 class Values:
     """Reads statistics as the settings ask for, from level 5 on."""
 
-    def __init__(self, chosen: Settings, folder: Path | None, note: Callable[[str, str], None]) -> None:
-        """``folder`` is that of the process in the recording, if there is one; ``note`` writes a note into it."""
+    def __init__(
+        self,
+        chosen: Settings,
+        folder: Path | None,
+        dumper: dump.Dumper | None,
+        note: Callable[[str, str], None],
+        dumped: Callable[[schema.Dump], None],
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            chosen: the settings.
+            folder: that of the process in the recording, if there is one.
+            dumper: what makes dumps, at level 10.
+            note: writes a note into the recording.
+            dumped: writes of a dump into it.
+        """
         self._folder = folder
+        self._dumper = dumper
+        self._most_dumped = chosen.dump_max_bytes
         self._note = note
+        self._dumped = dumped
+        self._page: deferred_stats.DeferredStatistics | None = None
+        self._in_graphs = self._wants_graphs = chosen.in_graphs and folder is not None
+        self.graphs: GraphValues | None = None
+        """What reads inside CUDA graphs, once one is about to be captured."""
         self._deferred: deferred_stats.DeferredStatistics | None = None
         self._defers = chosen.defers_statistics and folder is not None
         if chosen.asynchronous and not self._defers:
@@ -30,16 +57,21 @@ class Values:
 
     def read(self, found: list[Found], n: int, op: str, side: str) -> None:
         """Read the statistics of one side of a call, or have the device read them later."""
-        deferred = self._deferred or self._open_deferred()
-        if deferred is None:
-            stats.fill_all(found)
-        else:
-            deferred.start(deferred.ask(found, deferred_stats.Side(n, op, side)))
+        self._read(found, deferred_stats.Side(n, op, side))
         if self._tripwire is not None:
             if side == INPUTS and any(map(_is_unread, found)):
                 self.excuse(n)
             for item in found:
                 self._tripwire.see(n, op, side, item.path, item.described.nan_count)
+
+    def _read(self, found: list[Found], side: deferred_stats.Side) -> None:
+        graph = graphs.capturing()
+        if self.graphs is not None and self.graphs.reads(graph):
+            self.graphs.read(graph, found, side)
+        elif (deferred := self._deferred or self._open_deferred()) is not None:
+            deferred.start(deferred.ask(found, side))
+        else:
+            stats.fill_all(found)
 
     def excuse(self, n: int) -> None:
         """Take no NaN of a call's results for its own: not all of its inputs are known."""
@@ -53,7 +85,8 @@ class Values:
         What runs inside writes the call down before the device is told to read.
         """
         deferred = self._deferred or self._open_deferred()
-        if deferred is None or not all(item.tensor.is_cuda for item in found):
+        captured = self.graphs is not None and self.graphs.reads(graphs.capturing())
+        if deferred is None or captured or not all(item.tensor.is_cuda for item in found):
             yield False
             return
         launches = deferred.ask(found, deferred_stats.Side(n, op, INPUTS))
@@ -64,6 +97,61 @@ class Values:
         finally:
             deferred.start(launches)
 
+    def prepare_capture(self) -> bool:
+        """See to it that the graph that is about to be captured can be read; whether it can."""
+        if not self._in_graphs or guard.graph_capture_active():
+            return False
+        try:
+            if self.graphs is None:
+                self.graphs = self._open_graphs()
+            self.graphs.prepare()
+        except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
+            self._in_graphs = False
+            self.graphs = None
+            self._note("graphs", f"the values in CUDA graphs are not read: {reason}")
+        return self.graphs is not None
+
+    def captures(self, graph: int) -> None:
+        """The capture of a graph that can be read has begun."""
+        if self.graphs is not None:
+            self.graphs.begun(graph)
+
+    def captured(self, number: int, graph: torch.cuda.CUDAGraph) -> None:
+        """The capture of a graph has come to its end."""
+        if self.graphs is None:
+            return
+        try:
+            self.graphs.ended(number, _pool_of(graph))
+        except RuntimeError as reason:  # of an allocator that knows of no pools
+            self._note("graphs", f"the values in a CUDA graph are not read: {reason}")
+
+    def forget(self, graph: int) -> None:
+        """A graph is no more."""
+        if self.graphs is not None:
+            self.graphs.gone(graph)
+
+    def leave_alone(self) -> None:
+        """Count a graph whose values are not read, where they were asked for."""
+        if self._wants_graphs:
+            self._missed("left alone", LEFT_ALONE)
+
+    def copy(self, record: schema.Call, walk: Walk) -> CopiedCall | None:
+        """Have the arguments of a captured call copied at each replay; None where it is captured into no such graph.
+
+        Raises:
+            Skipped: they cannot be.
+        """
+        graph = graphs.capturing()
+        if self.graphs is None or not self.graphs.reads(graph):
+            return None
+        return self.graphs.copy(graph, record, walk.found, walk.cut)
+
+    def replay(self, graph: int, record: schema.Call) -> Replay | None:
+        """What a replay of a graph needs for it to be read, noted in its record; None where it is not read."""
+        if self.graphs is None or record.device < 0:
+            return None
+        return self.graphs.replay(graph, record)
+
     def stop_on_nan(self) -> None:
         """Raise what the tripwire has found.
 
@@ -73,8 +161,8 @@ class Values:
         if self._tripwire is None:
             return
         try:
-            if self._deferred is not None:
-                self._deferred.look()
+            if self._page is not None:
+                self._page.look()
         except Exception as error:
             guard.internal_error("looking for NaN", error)
         if (found := self._tripwire.found()) is not None:
@@ -82,9 +170,9 @@ class Values:
 
     def close(self) -> None:
         """Take in what the device has read, and tell of NaN that no boundary came after."""
-        if self._deferred is not None:
-            self._deferred.close()
-            self._deferred = None
+        if self._page is not None:
+            self._page.close()
+            self._page = self._deferred = self.graphs = None
         if self._tripwire is not None and (found := self._tripwire.found()) is not None:
             tell(f"{found}, after the last boundary")
 
@@ -93,17 +181,51 @@ class Values:
         if not self._defers or not torch.cuda.is_initialized() or guard.graph_capture_active():
             return None
         self._defers = False
-        reader = device_stats.reader()
         try:
-            if reader is None:
-                raise device_stats.Unavailable("the device cannot read them by itself")
-            assert self._folder is not None
-            self._deferred = deferred_stats.DeferredStatistics(self._folder, reader, self._tripwire)
+            self._deferred = self._open_page(self._reader())
         except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
             self._note("statistics", f"statistics are read at once: {reason}")
         return self._deferred
 
+    def _open_graphs(self) -> GraphValues:
+        """What reads inside CUDA graphs.
+
+        Raises:
+            Unavailable, MarkersUnavailable, OSError: the device cannot do it.
+        """
+        reader = self._reader()
+        copier = Copier(self._dumper, self._most_dumped, reader.driver) if self._dumper is not None else None
+        waits = (self._deferred or self._open_deferred()) is None
+        return GraphValues(self._open_page(reader), reader, copier, self._dumped, self._missed, waits=waits)
+
+    def _open_page(self, reader: device_stats.Reader) -> deferred_stats.DeferredStatistics:
+        if self._page is None:
+            assert self._folder is not None
+            self._page = deferred_stats.DeferredStatistics(self._folder, reader, self._tripwire)
+        return self._page
+
+    def _missed(self, code: str, sentence: str) -> None:
+        """Count that something was not seen, and write it down the first time."""
+        if coverage.missed(code, sentence):
+            self._note(code, sentence)
+
+    def _reader(self) -> device_stats.Reader:
+        reader = device_stats.reader()
+        if reader is None:
+            raise device_stats.Unavailable("the device cannot read them by itself")
+        return reader
+
 
 def _is_unread(item: Found) -> bool:
     """Whether nothing is known of a tensor's values, and nothing will be."""
-    return item.described.statistics not in (None, stats.EMPTY, deferred_stats.PENDING)
+    return item.described.statistics not in (None, stats.EMPTY, deferred_stats.PENDING, AT_REPLAY)
+
+
+def _pool_of(graph: torch.cuda.CUDAGraph) -> list[tuple[int, int]]:
+    """The memory that the pool of a graph has by now, from begin to end of each piece."""
+    pool = tuple(graph.pool())
+    return [
+        (segment["address"], segment["address"] + segment["total_size"])
+        for segment in torch.cuda.memory.memory_snapshot()
+        if tuple(segment["segment_pool_id"]) == pool
+    ]

@@ -16,15 +16,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 import firstfault
 from firstfault import peers, settings
 from firstfault.errors import tell
 from firstfault.record import codec, layout, schema, text_log
+from firstfault.record.plain import plain_text
 from firstfault.record.sinks.append_file import AppendFile, make_private
 from firstfault.record.sinks.ring import Ring
 from firstfault.record.sinks.segments import Segments
 from firstfault.record.sinks.stream import Stream
 
+_LONGEST_TITLE = 200
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -197,10 +201,14 @@ class RecordWriter:
         path = Path(record.path)
         if path.is_relative_to(self._folder):
             path = path.relative_to(self._folder)
-        self._write(schema.Dump(record.n, record.side, str(path) if record.path else "", record.nbytes, record.skipped))
+        self._write(msgspec.structs.replace(record, path=str(path) if record.path else ""))
 
     def note(self, record: schema.Note) -> None:
         """Write a note."""
+        self._write(record)
+
+    def target(self, record: schema.Target) -> None:
+        """Write how a target stands."""
         self._write(record)
 
     def end(self, record: schema.End) -> None:
@@ -317,7 +325,8 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
                 t=time.time_ns(),
                 pid=os.getpid(),
                 host=host_name(),
-                rank=settings.rank_of(os.environ),
+                rank=_rank(),
+                title=_title(),
                 level=chosen.level,
                 segment=segment,
                 ppid=os.getppid(),
@@ -329,6 +338,26 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
         )
 
     return line
+
+
+def _title() -> str:
+    """What the process has named itself where that stands in place of its command, which may hold secrets."""
+    try:
+        words = Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "" if "\0" in words or words.split("\0") == sys.orig_argv else plain_text(words[:_LONGEST_TITLE])
+
+
+def _rank() -> str:
+    """The rank that the launcher gave this process, or that it has taken since."""
+    if settings.has_rank(os.environ):
+        return settings.rank_of(os.environ)
+    distributed = sys.modules.get("torch.distributed")
+    with suppress(Exception):  # torch may be built without it
+        if distributed is not None and distributed.is_initialized():
+            return str(distributed.get_rank())
+    return "0"
 
 
 def _expand(template: str) -> str:

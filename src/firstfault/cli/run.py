@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,41 +13,68 @@ from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
 from firstfault.settings import LEVEL_FORMS
 
+if TYPE_CHECKING:
+    from firstfault.read.summary import Summary
+
 CONTEXT = {"allow_interspersed_args": False}
 LEVEL_HELP = f"How much is recorded: {LEVEL_FORMS}; FIRSTFAULT_LOGLEVEL if that is set, else 3."
 DIR_HELP = "The folder for the recording, new or empty; FIRSTFAULT_DIR if that is set, else firstfault-DATE-TIME-PID."
 NAN_HELP = "Stop the command once a call gives NaN for inputs without; needs --level 5 or 10."
-MODULES_HELP = "Record every torch.nn.Module by its qualified name; so does FIRSTFAULT_MODULES=1."
+TARGETS_HELP = (
+    "What is recorded, names with commas between; FIRSTFAULT_TARGETS if that is set, else default. "
+    "See firstfault targets."
+)
 
 
 def command(
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
     level: Annotated[int | None, typer.Option(help=LEVEL_HELP)] = None,
     dir: Annotated[Path | None, typer.Option(parser=given, metavar="<path>", help=DIR_HELP)] = None,  # noqa: A002
-    modules: Annotated[bool, typer.Option("--modules", help=MODULES_HELP)] = False,
+    targets: Annotated[str | None, typer.Option(metavar="<names>", help=TARGETS_HELP)] = None,
     stop_on_nan: Annotated[bool, typer.Option("--stop-on-nan", help=NAN_HELP)] = False,
 ) -> None:
     """Run a command with recording on; when it dies, print the report.
 
-    Ends as the command does: with its exit status, or by the signal that killed it. One that goes well has stdout
-    and stderr to itself; its recording lies where --dir says.
+    Ends as the command does: with its exit status, or by the signal that killed it. Of one that goes well, a last
+    line on stderr says what was recorded, and what was not.
     """
     from firstfault.cli import session
-    from firstfault.tools import runner
+    from firstfault.tools import children, runner
 
-    chosen = session.chosen(os.environ, level=level, folder=dir, modules=modules, stop_on_nan=stop_on_nan)
+    chosen = session.chosen(os.environ, level=level, folder=dir, targets=targets, stop_on_nan=stop_on_nan)
     recording = session.create(chosen, words)
     environ = session.environment(os.environ, recording.folder, chosen)
     try:
-        ending = runner.run(words, environ, recording.folder / session.STDERR_TAIL)
+        looking = children.Children(recording.folder, session.redact)
+        ending = runner.run(words, environ, recording.folder / session.STDERR_TAIL, looking.look)
     except runner.CannotStart:
         recording.discard()
         raise
     recording.close(ending)
-    # Of a command that goes well not even the folder is named: scripts read its stderr, and it is to stay as it was.
-    if ending.abnormal and sys.stderr is not None:
-        _report(recording.folder)
+    if sys.stderr is not None and chosen.level:
+        _report(recording.folder) if ending.abnormal else _sum_up(recording.folder)
     raise typer.Exit(runner.end_like(ending))
+
+
+def _sum_up(recording: Path) -> None:
+    """One line on what was recorded, and what is known not to have been."""
+    from firstfault.read.summary import summary
+
+    try:
+        found = summary(recording)
+        if not found.processes:
+            tell(f"recorded nothing in {recording}: no Python process of the command has used torch{_not_seen(found)}")
+            return
+        calls = f"{found.calls:,} {'call' if found.calls == 1 else 'calls'}"
+        processes = f"{found.processes} {'process' if found.processes == 1 else 'processes'}"
+        cut_off = f", {found.cut_off} of which did not end by itself" if found.cut_off else ""
+        tell(f"recorded {calls} of {processes}{cut_off} in {recording}{_not_seen(found)}")
+    except (Exception, KeyboardInterrupt) as error:
+        tell(f"recorded in {recording}, which could not be read ({str(error) or type(error).__name__})")
+
+
+def _not_seen(found: Summary) -> str:
+    return f"; not seen: {'; '.join(found.gaps)}" if found.gaps else ""
 
 
 def _report(recording: Path) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import msgspec
 
+import firstfault
 from firstfault import __version__, peers, settings
+from firstfault.capture import targets as known
 from firstfault.cli.messages import tell
 from firstfault.errors import SettingError, UsageError
 from firstfault.read.formats import statistics_page
@@ -103,7 +105,7 @@ def chosen(
     *,
     level: int | None,
     folder: Path | None,
-    modules: bool = False,
+    targets: str | None = None,
     stop_on_nan: bool = False,
 ) -> Settings:
     """What to record: as the options say, else the caller's environment, else at level 3.
@@ -119,9 +121,11 @@ def chosen(
         found,
         level=found.level if level is None else _level(level),
         recording=folder or (Path(named) if named else None),
-        modules=modules or found.modules,
+        targets=found.targets if targets is None else settings.target_names("--targets", targets),
         stop_on_nan=stop_on_nan or found.stop_on_nan,
     )
+    chosen = dataclasses.replace(chosen, targets=chosen.targets or (known.DEFAULT,))
+    known.chosen(chosen.targets)
     if chosen.stop_on_nan and chosen.level < Level.STATISTICS:
         raise SettingError(f"stopping on NaN needs statistics: choose --level 5 or 10, not {chosen.level:d}")
     return chosen
@@ -140,7 +144,7 @@ def create(chosen: Settings, command: list[str]) -> Session:
         if any(path.iterdir()):
             raise UsageError(f"{path} is not empty; choose a new folder with --dir, so that no recording is lost")
         opening = {"schema": 1, "command": redact(command), "run_pid": os.getpid(), "started": time.time_ns()}
-        recorded = {"level": chosen.level, "modules": chosen.modules}
+        recorded = {"level": chosen.level, "targets": chosen.targets}
         _write(path, opening | recorded | _machine(), spare=_ENDING_BYTES)
     except OSError as error:
         if made:
@@ -154,12 +158,15 @@ def environment(environ: Mapping[str, str], recording: Path, chosen: Settings) -
     """The command's environment: the caller's, with recording switched on."""
     ours = {"FIRSTFAULT_DIR": str(recording.absolute()), "FIRSTFAULT_LOGLEVEL": str(int(chosen.level))}
     changed = dict(environ) | ours
+    if chosen.level == Level.OFF:
+        return changed
     if chosen.stop_on_nan:
         changed["FIRSTFAULT_STOP_ON_NAN"] = "1"
-    if chosen.modules:
-        hook = str(Path(__file__).parent.parent / "capture" / "startup")
-        changed["FIRSTFAULT_MODULES"] = "1"
-        changed["PYTHONPATH"] = os.pathsep.join(filter(None, (hook, environ.get("PYTHONPATH", ""))))
+    hook = str(Path(__file__).parent.parent / "capture" / "startup")
+    homes = {str(Path(str(module.__file__)).parent.parent): None for module in (firstfault, msgspec)}
+    changed["FIRSTFAULT_IMPORT_FROM"] = os.pathsep.join(homes)
+    changed["FIRSTFAULT_TARGETS"] = ",".join(chosen.targets)
+    changed["PYTHONPATH"] = os.pathsep.join(filter(None, (hook, environ.get("PYTHONPATH", ""))))
     return changed
 
 

@@ -33,12 +33,17 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
 
 def _add_session(found: report.Report, evidence: Evidence) -> None:
     """How the command ended, and what it said last."""
-    command, level = evidence.session.get("command"), evidence.session.get("level")
-    found.command = [str(word) for word in command] if isinstance(command, list) else []
+    level = evidence.session.get("level")
+    found.command = _words(evidence.session.get("command"))
     found.level = level if isinstance(level, int) else None
-    found.modules = evidence.session.get("modules") is True
+    found.targets = _words(evidence.session.get("targets"))
     found.ended = _end_in_words(evidence, running=any(process.running for process in found.processes))
+    found.unseen = evidence.unseen
     found.stderr = evidence.stderr.rstrip().splitlines()[-report.STDERR_LINES :]
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []
 
 
 def _ending(evidence: Evidence) -> report.Ending:

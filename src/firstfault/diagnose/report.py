@@ -52,7 +52,8 @@ class Argument(msgspec.Struct, omit_defaults=True):
 class CallReport(msgspec.Struct, omit_defaults=True):
     """One call of the report; ``inputs`` are left out for those that are only listed.
 
-    ``described`` tells that the arguments were recorded, be they none.
+    ``described`` tells that the arguments were recorded, be they none. ``graph`` is the CUDA graph that it was captured
+    into or replays, and ``replay`` at which of its replays a captured call had these values.
     """
 
     n: int
@@ -73,6 +74,25 @@ class CallReport(msgspec.Struct, omit_defaults=True):
     message: str = ""
     dump: str = ""
     dump_skipped: str = ""
+    graph: int = 0
+    replay: int = 0
+
+
+class TargetReport(msgspec.Struct, omit_defaults=True):
+    """What was recorded of one library or mechanism.
+
+    Attributes:
+        library: the distribution, and its version where that is known.
+        boundaries: how many functions were boundaries, as far as the process came to say so.
+        calls: how many of their calls were recorded.
+        gap: why it is not attached, or not to everything.
+    """
+
+    name: str
+    library: str = ""
+    boundaries: int = 0
+    calls: int = 0
+    gap: str = ""
 
 
 class ProcessReport(msgspec.Struct, omit_defaults=True):
@@ -80,6 +100,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         raised: how many of its calls ended in an exception.
+        title: what it has named itself.
         running: whether it is still there, as far as can be told.
         suspect: the call to look at.
         only: the call of a process that made one and ended by itself.
@@ -95,6 +116,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     pid: int = 0
     host: str = ""
     rank: str = ""
+    title: str = ""
     level: int = 0
     suspect: CallReport | None = None
     only: CallReport | None = None
@@ -102,6 +124,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     last: list[CallReport] = []
     findings: list[Finding] = []
     device: list[str] = []
+    targets: list[TargetReport] = []
     notes: list[str] = []
     diagnosis: diagnosis.Diagnosis | None = None
 
@@ -114,8 +137,9 @@ class Report(msgspec.Struct, omit_defaults=True):
         conclusion: one line that says it.
         source: the path, and what it is.
         command: what was run, and how it ended, where a session says so.
-        level, modules: what was asked for, where a session says so.
+        level, targets: what was asked for, where a session says so.
         stderr: the end of what it wrote there.
+        unseen: Python processes of it that nothing was recorded in, and why.
         processes: those that matter most first.
         diagnosis: what the first of them comes to; None where nothing is wrong.
         complaints: what the program and tools said of the failure.
@@ -128,9 +152,10 @@ class Report(msgspec.Struct, omit_defaults=True):
     kind: str
     command: list[str] = []
     level: int | None = None
-    modules: bool = False
+    targets: list[str] = []
     ended: str = ""
     stderr: list[str] = []
+    unseen: list[str] = []
     processes: list[ProcessReport] = []
     problems: list[str] = []
     diagnosis: diagnosis.Diagnosis | None = None
@@ -256,6 +281,7 @@ def _process(process: Process, case: Case) -> ProcessReport:
         pid=header.pid if header else 0,
         host=header.host if header else "",
         rank=header.rank if header else "",
+        title=header.title if header else "",
         level=header.level if header else 0,
         suspect=_call(suspect, process, full=True) if suspect else None,
         only=_call(only, process, full=True) if only else None,
@@ -263,6 +289,7 @@ def _process(process: Process, case: Case) -> ProcessReport:
         last=[_call(call, process, full=False) for call in _last(process, suspect, case.last)],
         findings=findings,
         device=[device.sentence(position, process.op_of) for position in streams],
+        targets=_targets(process),
         notes=list(_notes(process)),
         diagnosis=diagnosis.of_findings(findings, suspect),
     )
@@ -509,6 +536,20 @@ def _last(process: Process, suspect: Call | None, count: int) -> list[Call]:
     return sorted(own or every, key=lambda call: call.n)[-count:] if count else []
 
 
+def _targets(process: Process) -> list[TargetReport]:
+    """What was recorded of each target, most calls first."""
+    names = dict.fromkeys([*process.by_target, *process.targets])
+    found = [_target(name, process) for name in names if process.targets]
+    return sorted(found, key=lambda target: -target.calls)
+
+
+def _target(name: str, process: Process) -> TargetReport:
+    told = process.targets.get(name)
+    library = f"{told.library} {told.version}".strip() if told else ""
+    boundaries, gap = (told.boundaries, told.gap) if told else (0, "")
+    return TargetReport(name, library, boundaries, process.by_target[name], gap)
+
+
 def _notes(process: Process) -> Iterator[str]:
     for note in process.notes.values():
         yield note.message if note.count == 1 else f"{note.message} ({note.count} times)"
@@ -545,6 +586,8 @@ def _call(call: Call, process: Process, *, full: bool) -> CallReport:
         message=call.message,
         dump=call.dump,
         dump_skipped=call.dump_skipped,
+        graph=record.graph,
+        replay=record.replay if record.device < 0 else 0,
     )
     if full:
         report.inputs = [Argument(name, value) for name, value in call.inputs()]

@@ -13,7 +13,7 @@ import fnmatch
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from firstfault.read.events import Event
+from firstfault.read.events import Event, Replayed
 from firstfault.read.formats.kernel_api_log import MAIN
 from firstfault.record import schema, text_log
 
@@ -33,7 +33,7 @@ def texts(events: Iterable[Event], printer: Printer, last: int | None) -> Iterat
     if last is None:
         yield from filter(None, map(printer.block, events))
         return
-    kept: dict[str, dict[int, list[_Block]]] = {}
+    kept: dict[str, dict[_Which, list[_Block]]] = {}
     for order, event in enumerate(events):
         if text := printer.block(event):
             _keep(kept.setdefault(event.process, {}), event.record, (order, text), last)
@@ -43,16 +43,19 @@ def texts(events: Iterable[Event], printer: Printer, last: int | None) -> Iterat
 
 _Block: TypeAlias = tuple[int, str]
 """When it was written, and its text."""
+_Which: TypeAlias = tuple[int, int]
+"""A call's number, and at which replay of its CUDA graph, 0 if it was captured into none."""
 
 
-def _keep(calls: dict[int, list[_Block]], record: schema.Record, block: _Block, last: int) -> None:
+def _keep(calls: dict[_Which, list[_Block]], record: schema.Record | Replayed, block: _Block, last: int) -> None:
     """Take in a block of a call by its number, where that is one of the last."""
-    if isinstance(record, schema.Call):
-        calls[record.n] = [block]
+    if isinstance(record, (schema.Call, Replayed)):
+        call = record.call if isinstance(record, Replayed) else record
+        calls[call.n, call.replay if isinstance(record, Replayed) else 0] = [block]
         if len(calls) > last:
             del calls[next(iter(calls))]
-    elif isinstance(record, (schema.Dump, schema.Return, schema.Raise)) and record.n in calls:
-        calls[record.n].append(block)
+    elif isinstance(record, (schema.Dump, schema.Return, schema.Raise)) and (record.n, 0) in calls:
+        calls[record.n, 0].append(block)
 
 
 class Printer:
@@ -76,6 +79,8 @@ class Printer:
         record = event.record
         if isinstance(record, schema.Call):
             return self._begun(event.process, record)
+        if isinstance(record, Replayed):
+            return self._replayed(event.process, record)
         if isinstance(record, schema.Header):
             self._pids[event.process] = record.pid
             self._main = self._main or (record.pid, record.main_tid)
@@ -85,12 +90,26 @@ class Printer:
             return self._ended(event.process, record)
         return ""
 
-    def _begun(self, process: str, record: schema.Call) -> str:
-        if not fnmatch.fnmatchcase(record.op, self._pattern):
-            if len(self.others) < MOST_OTHERS and record.op not in self.others:
-                self.others.append(record.op)
+    def _asked_for(self, op: str) -> bool:
+        if fnmatch.fnmatchcase(op, self._pattern):
+            self.matched = True
+            return True
+        if len(self.others) < MOST_OTHERS and op not in self.others:
+            self.others.append(op)
+        return False
+
+    def _replayed(self, process: str, record: Replayed) -> str:
+        call, result, dump = record
+        if not self._asked_for(call.op):
             return ""
-        self.matched = True
+        identity = self._identity(process, call.tid)
+        given = text_log.call(call, text_log.at_replay(call.graph, call.replay) + identity)
+        saved = text_log.dumped(schema.Dump(call.n, "inputs", dump)) if dump else ""
+        return given + saved + text_log.returned(result, identity)
+
+    def _begun(self, process: str, record: schema.Call) -> str:
+        if not self._asked_for(record.op):
+            return ""
         self._ops[process, record.n] = (record.op, record.tid)
         if len(self._ops) > MOST_OPEN:
             del self._ops[next(iter(self._ops))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from firstfault.diagnose.finding import Confidence
-from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, Verdict
+from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, TargetReport, Verdict
 from firstfault.present import values
 from firstfault.read.formats.complaint import Complaint
 from firstfault.settings import Level
@@ -69,6 +69,8 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section("More processes", [(f"{left} more, in --json",)])
     if report.complaints:
         yield _complaints(report.complaints)
+    if report.unseen:
+        yield Section("Nothing recorded in", [(sentence,) for sentence in report.unseen])
     if report.stderr:
         shortened: list[Line] = [(values.shortened(line, LONGEST_LINE),) for line in report.stderr]
         yield Section("End of stderr", shortened, verbatim=True)
@@ -90,15 +92,10 @@ def _command(report: Report) -> Section:
 
 
 def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
-    if not alone:
-        rank = f", rank {process.rank}" if process.rank else ""
-        yield Section(f"Process {process.name}{rank}", [(process.conclusion,)])
+    yield from _who(process, alone=alone)
     call = process.suspect or process.only
     if call is not None:
-        yield _call(call, process)
-        yield _inputs(call)
-    if process.only is not None and process.only.output is not None:
-        yield _values("Outputs", [process.only.output])
+        yield from _looked_at(call, process)
     if process.findings:
         yield _findings(process)
     if process.in_flight:
@@ -108,8 +105,28 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
         yield Section("Device", [(sentence,) for sentence in process.device])
     if process.last and process.only is None:
         yield _last(process)
-    if process.notes:
-        yield Section("Not seen", [(note,) for note in process.notes])
+    if any(target.calls and target.library for target in process.targets):
+        yield _recorded(process.targets)
+    notes = [f"{target.name}: {target.gap}" for target in process.targets if target.gap] + process.notes
+    if notes:
+        yield Section("Not seen", [(note,) for note in notes])
+
+
+def _who(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
+    if not alone:
+        rank = f", rank {process.rank}" if process.rank else ""
+        title = f", {process.title}" if process.title else ""
+        yield Section(f"Process {process.name}{title}{rank}", [(process.conclusion,)])
+    elif process.title:
+        yield Section("Process", [(Label("title"), process.title), (Label("rank"), process.rank)])
+
+
+def _looked_at(call: CallReport, process: ProcessReport) -> Iterator[Section]:
+    """The call that matters: what it is, what it was given, and, where that is not what its end is about, gave."""
+    yield _call(call, process)
+    yield _inputs(call)
+    if call.output is not None and (call is process.only or call.replay):
+        yield _values("Outputs", [call.output])
 
 
 def _call(call: CallReport, process: ProcessReport) -> Section:
@@ -117,6 +134,7 @@ def _call(call: CallReport, process: ProcessReport) -> Section:
     told = {
         "op": Code(call.op),
         "number": f"{call.n}, {_where(call)}",
+        "values": f"of replay {call.replay} of graph {call.graph}" if call.replay else "",
         "from": Code(call.site),
         "inside": Code(" > ".join([*left_out, *call.parents[-MOST_PARENTS:]])),
         "raised": Code(f"{call.exception}: {call.message.partition(chr(10))[0]}" if call.exception else ""),
@@ -126,6 +144,12 @@ def _call(call: CallReport, process: ProcessReport) -> Section:
     }
     lines: list[Line] = [(Label(label), text) for label, text in told.items() if text]
     return Section(_TITLES.get(process.verdict, "Last call"), lines)
+
+
+def _recorded(targets: list[TargetReport]) -> Section:
+    used = [target for target in targets if target.calls]
+    rows: list[Line] = [(target.name, target.library, str(target.boundaries), str(target.calls)) for target in used]
+    return Section("Recorded", columns=["target", "of", "boundaries", "calls"], rows=rows)
 
 
 def _where(call: CallReport) -> str:
@@ -211,7 +235,10 @@ def _next_steps(report: Report) -> Iterator[Line]:
     else:
         yield from _weightiest(first)
         if first.verdict is Verdict.BETWEEN_CALLS:
-            yield ("to name what it died in, make a boundary of it: --modules, or @debug_kernel_api",)
+            yield (
+                "to name what it died in, decorate it with @debug_kernel_api, or record every PyTorch operator: ",
+                Code(f"firstfault run --targets {','.join([*report.targets, 'aten'])} -- COMMAND"),
+            )
         if first.raised and first.only is None:
             yield ("see which calls raised what: ", Code(_log(report)))
 
@@ -220,14 +247,14 @@ def _record_calls(report: Report) -> Line:
     """What would give calls, of a run that gave none."""
     if report.level == Level.OFF:
         return ("level 0 records nothing: ", Code("firstfault run --level 3 -- COMMAND"))
-    if report.modules:
+    if report.targets:
         return (
-            "no boundary was called, and --modules was on: decorate what it runs on the GPU with @debug_kernel_api, "
-            "as it called no torch.nn.Module in a Python that firstfault is installed in",
+            "no boundary was called: it used nothing that is recorded by itself (see firstfault targets), or not in a "
+            "Python that could be recorded; decorate what it runs on the GPU with @debug_kernel_api",
         )
     return (
-        "no boundary was called: decorate functions with @debug_kernel_api, or make one of every torch.nn.Module: ",
-        Code("firstfault run --modules -- COMMAND"),
+        "no boundary was called: decorate functions with @debug_kernel_api, or attach to what the program uses: ",
+        Code("firstfault run -- COMMAND"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import IO
 
 from rich.console import Console
@@ -33,6 +34,18 @@ def show(report: Report, file: IO[str]) -> None:
     file.write(_TRAILING.sub("", shown.get()))
 
 
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str]) -> None:
+    """Print a table to ``file``; what is in it cannot steer the terminal.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    console = Console(file=file, highlight=False, soft_wrap=False, width=None if file.isatty() else PIPE_WIDTH)
+    with console.capture() as shown:
+        console.print(_table(columns, rows))
+    file.write(_TRAILING.sub("", shown.get()))
+
+
 def plain(line: Line) -> str:
     """A line without its marks: labels stand in a column of their own."""
     return "".join(f"{span:<{LABEL_WIDTH}}" if isinstance(span, Label) else span for span in line)
@@ -43,13 +56,16 @@ def _section(console: Console, section: Section) -> None:
     for line in section.lines:
         console.print(_text("  " + plain(line)), soft_wrap=True)
     if section.rows:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-        table.add_column("")
-        for column in section.columns:
-            table.add_column(_text(column, "dim"), overflow="fold")
-        for row in section.rows:
-            table.add_row("", *map(_text, row))
-        console.print(table)
+        console.print(_table(("", *section.columns), [("", *row) for row in section.rows]))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(_text(column, "dim"), overflow="fold")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    return table
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -6,13 +6,13 @@ are open, the last that ended, and for each operator what its earlier calls look
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from firstfault.read import earlier
-from firstfault.read.events import Event
+from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
 from firstfault.read.producers import Links, Producers, Writer
 from firstfault.read.results import Results
@@ -134,6 +134,10 @@ class Process:
     """Whether any of its calls came with their arguments: from level 3 on."""
     threads: dict[int, Thread] = field(default_factory=dict)
     notes: dict[str, schema.Note] = field(default_factory=dict)
+    targets: dict[str, schema.Target] = field(default_factory=dict)
+    by_target: Counter[str] = field(default_factory=Counter)
+    """How many calls each target has recorded."""
+
     dumps_skipped: dict[str, int] = field(default_factory=dict)
     by_number: dict[int, Call] = field(default_factory=dict)
     marks: Order = field(default_factory=Order)
@@ -280,6 +284,8 @@ class History:
             return _raised(process, record)
         elif isinstance(record, schema.Inputs):
             _given(process, record)
+        elif isinstance(record, Replayed):
+            _replayed(process, record)
         else:
             _other(process, record)
         return None
@@ -318,6 +324,7 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
     _link(process, call)
     process.by_number[record.n] = call
     process.calls += 1
+    process.by_target[record.target] += 1
     process.described = process.described or record.args is not None
     process.marks.take(record)
     if record.device >= 0:
@@ -371,6 +378,16 @@ def _values(value: schema.Value) -> int:
     return 1 + len(text) // _TEXT_LIKE_A_VALUE
 
 
+def _replayed(process: Process, record: Replayed) -> None:
+    """A captured call as it ran at the last replay, in the place of what was recorded of it before."""
+    if record.call.n not in process.captured:
+        return
+    call = process.captured[record.call.n] = Call(process.name, record.call)
+    call.state = State.RETURNED
+    call.out, call.out_described, call.mutated = record.result.out, record.result.described, record.result.mutated
+    call.dump = record.dump
+
+
 def _depth(stack: list[Call], parent: int) -> int:
     """How many of the calls that are open a call of ``parent`` is inside of; all where that is not known."""
     numbers = [call.n for call in stack] if parent else []
@@ -403,6 +420,9 @@ def _other(process: Process, record: schema.Record) -> None:
     elif isinstance(record, schema.Note):
         if record.code in process.notes or len(process.notes) < MOST_NOTES:
             process.notes[record.code] = record
+    elif isinstance(record, schema.Target):
+        if record.name in process.targets or len(process.targets) < MOST_NOTES:
+            process.targets[record.name] = record
     elif isinstance(record, schema.Header):
         process.header = process.header or record
     elif isinstance(record, schema.End):

@@ -15,11 +15,25 @@ Advance = Callable[[int], None]
 MOST_PROBLEMS = 100
 
 
+class Replayed(NamedTuple):
+    """A captured call as it ran at one replay of its CUDA graph.
+
+    Attributes:
+        call: as it was captured, with the values at the replay; its ``parent`` is the call that replayed the graph.
+        result: likewise.
+        dump: where its tensors at that replay were saved; empty where they were not.
+    """
+
+    call: schema.Call
+    result: schema.Return
+    dump: str = ""
+
+
 class Event(NamedTuple):
     """One record of one process; ``line`` is where it begins in a text log, from 1."""
 
     process: str
-    record: schema.Record
+    record: schema.Record | Replayed
     line: int = 0
 
 

@@ -28,6 +28,7 @@ from firstfault.read.formats.kernel_api_log import KernelApiLog
 from firstfault.read.formats.recording import Recording, process_folders
 from firstfault.read.session import open_source
 from firstfault.read.tensors import saved_inputs, saved_outputs
+from firstfault.read.unseen import unseen
 from firstfault.record import layout, progress, schema
 
 LOG_END = 2**20
@@ -46,6 +47,7 @@ class Evidence:
         run_is_gone: whether the ``firstfault run`` of that session is; None where it cannot be told from here.
         stderr: the end of what the command wrote there.
         complaints: what the program and tools said of the failure.
+        unseen: Python processes of the command that nothing was recorded in, and why.
         running: by process, of those that have not written their end: whether it is still there.
         pages: by process, of those that left one: its marker page.
     """
@@ -58,6 +60,7 @@ class Evidence:
     run_is_gone: bool | None = None
     stderr: str = ""
     complaints: list[Complaint] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
     running: Mapping[str, bool | None] = field(default_factory=dict)
     pages: Mapping[str, progress.Page] = field(default_factory=dict)
 
@@ -104,6 +107,7 @@ def gather(path: Path, advance: Advance, beside: Sequence[Path] = ()) -> Evidenc
         found.session = main.session()
         found.run_is_gone = living.run_is_gone(found.session)
         found.stderr = main.stderr_tail()
+        found.unseen = unseen(main.path)
         found.running = _running(folders, history)
         found.pages = _pages(folders)
     for _, source in sources:

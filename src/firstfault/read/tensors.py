@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from msgspec import structs
+
 from firstfault.read.formats.values import inside, unquoted
 from firstfault.record import schema
 
@@ -38,6 +40,17 @@ def tensors(name: str, value: schema.Value, parts: Callable[[Container], Iterato
     elif isinstance(value, (schema.Sequence, schema.Mapping)):
         for part, item in zip(parts(value), inside(value), strict=False):
             yield from tensors(name + part, item, parts)
+
+
+def replaced(value: schema.Value, change: Callable[[schema.Tensor], schema.Tensor]) -> schema.Value:
+    """A value with what ``change`` makes of each tensor in it; the value itself is left as it is."""
+    if isinstance(value, schema.Tensor):
+        return change(value)
+    if isinstance(value, schema.Sequence):
+        return structs.replace(value, items=[replaced(item, change) for item in value.items])
+    if isinstance(value, schema.Mapping):
+        return structs.replace(value, values=[replaced(item, change) for item in value.values])
+    return value
 
 
 def saved_inputs(call: schema.Call) -> Iterator[Labelled]:

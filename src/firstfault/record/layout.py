@@ -3,6 +3,7 @@
 recording/
     session.json                 the command, its versions, its end
     stderr.tail                  the end of what it wrote to stderr
+    unseen.jsonl                 Python processes of the command that nothing could be recorded in, and why
     <host>-<pid>/
         calls.0001.jsonl         one record a line, header first
         statistics.bin           what the device read by itself, with FIRSTFAULT_STATS=async
@@ -17,6 +18,7 @@ from pathlib import Path
 
 SESSION = "session.json"
 STDERR_TAIL = "stderr.tail"
+UNSEEN = "unseen.jsonl"
 DUMPS = "dumps"
 PROGRESS = "progress.bin"
 STATISTICS = "statistics.bin"

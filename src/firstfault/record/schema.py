@@ -41,6 +41,7 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
         version: torch's in-place counter; None where it is not kept (inference tensors).
         statistics: why there are none, in brackets, when there are none from level 5 on.
         token: of its entry in the process's statistics page, where its statistics come later; 0 for others.
+        reading: of a tensor that is read at each replay of a CUDA graph, which of the graph's it is, from 1; else 0.
         min, max: over the values that are not NaN; of the magnitude for complex values.
         mean: as torch gives it, so NaN once one value is.
         nan_count, inf_count: for floating-point and complex values only.
@@ -68,6 +69,7 @@ class Tensor(msgspec.Struct, tag="tensor", omit_defaults=True):
     kind: str | None = None
     missing: str | None = None
     token: Word = 0
+    reading: Word = 0
 
 
 class Sequence(msgspec.Struct, tag="sequence", omit_defaults=True):
@@ -128,7 +130,7 @@ class Header(msgspec.Struct, tag="header", omit_defaults=True):
     """The first line of every segment: which process wrote it, and how much it records.
 
     ``ring`` tells that only the last segments are kept, ``deferred`` that the statistics of device tensors are in
-    the statistics page.
+    the statistics page. ``title`` is what the process has named itself, as engines' workers do.
     """
 
     schema: int
@@ -142,7 +144,24 @@ class Header(msgspec.Struct, tag="header", omit_defaults=True):
     main_tid: int = 0
     ring: bool = False
     deferred: bool = False
+    title: str = ""
     versions: dict[str, str] = {}
+
+
+class Collective(msgspec.Struct, omit_defaults=True):
+    """The place of a collective in its process group.
+
+    Attributes:
+        group: the group's name, as torch gives it.
+        rank: the process's rank in it.
+        size: how many ranks it has.
+        number: which of the group's collectives in this process it is, from 1.
+    """
+
+    group: str
+    rank: Word
+    size: Word
+    number: Word
 
 
 class Call(msgspec.Struct, tag="call", omit_defaults=True):
@@ -162,6 +181,9 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
         layout: number of what it looks like, 0 for none. The first call of a segment that looks so is described;
             those after it leave out operator, target, site and arguments, which are as they were there.
         ptrs: the addresses of the tensors among the arguments of a call that is not described, in their order.
+        collective: where it stands in its process group, if it is a collective.
+        replay: of a call that replays a graph which is read at that: how often that has been, from 1; else 0.
+        token: of the graph's first reading at that replay, in the statistics page, where the others follow; else 0.
     """
 
     n: int
@@ -178,6 +200,9 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     graph: int = 0
     layout: int = 0
     ptrs: list[int] | None = None
+    collective: Collective | None = None
+    replay: Word = 0
+    token: Word = 0
 
 
 class Inputs(msgspec.Struct, tag="inputs", omit_defaults=True):
@@ -226,13 +251,17 @@ class Raise(msgspec.Struct, tag="raise", omit_defaults=True):
 
 
 class Dump(msgspec.Struct, tag="dump", omit_defaults=True):
-    """One side of a call (``inputs`` or ``outputs``) was saved, or why it was not."""
+    """One side of a call (``inputs`` or ``outputs``) was saved, or why it was not.
+
+    ``replay`` tells at which replay of the CUDA graph that the call was captured into; 0 if it was captured into none.
+    """
 
     n: int
     side: str
     path: str = ""
     nbytes: int = 0
     skipped: str | None = None
+    replay: Word = 0
 
 
 class Note(msgspec.Struct, tag="note", omit_defaults=True):
@@ -245,6 +274,25 @@ class Note(msgspec.Struct, tag="note", omit_defaults=True):
     count: int = 1
 
 
+class Target(msgspec.Struct, tag="target", omit_defaults=True):
+    """What boundaries are attached to; the last record of a name says how it stands.
+
+    Attributes:
+        name: as the calls have it.
+        library: the distribution that it attached to.
+        version: that distribution's.
+        boundaries: how many functions it had made boundaries by then.
+        gap: why it is not attached, or not to everything, as far as that is known.
+    """
+
+    t: int
+    name: str
+    library: str = ""
+    version: str = ""
+    boundaries: int = 0
+    gap: str = ""
+
+
 class End(msgspec.Struct, tag="end", omit_defaults=True):
     """The process ended by itself; without this line it died."""
 
@@ -252,4 +300,4 @@ class End(msgspec.Struct, tag="end", omit_defaults=True):
     calls: int
 
 
-Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | End
+Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | Target | End

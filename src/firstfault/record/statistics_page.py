@@ -30,6 +30,8 @@ ENTRIES = 8192
 PAGE_BYTES = HEADER_BYTES + ENTRIES * ENTRY_BYTES
 RESULT_OFFSET = 64
 """Where in an entry the device writes."""
+TOKEN_OFFSET = 40
+"""Where in a result its token is."""
 
 FLOATING, INTEGER, UNSIGNED_64 = range(3)
 """How the results of a tensor's type are to be understood."""
@@ -41,7 +43,6 @@ _FOLDER_OFFSET = 64
 _ENTRY = struct.Struct("<QQQQIBB")
 _RESULTS = (struct.Struct("<dddqq"), struct.Struct("<qqdqq"), struct.Struct("<qqdqq"))
 _TOKEN = struct.Struct("<Q")
-_TOKEN_OFFSET = 40
 _WORD = 8
 
 
@@ -109,11 +110,16 @@ def entry_offset(slot: int) -> int:
     return HEADER_BYTES + slot * ENTRY_BYTES
 
 
+def entry(token: int, call: int, side: str, index: int, values: Values) -> bytes:
+    """What the host writes into an entry: which tensor it stands for."""
+    count, times = min(values.numel, 2**64 - 1), min(values.times, 2**64 - 1)
+    return _ENTRY.pack(token, call, count, times, index, _SIDES.index(side), values.number)
+
+
 def write_entry(page: memoryview, slot: int, token: int, call: int, side: str, index: int, values: Values) -> None:
     """Say which tensor an entry stands for from now on."""
-    count, times = min(values.numel, 2**64 - 1), min(values.times, 2**64 - 1)
     at = entry_offset(slot)
-    _ENTRY.pack_into(page, at, token, call, count, times, index, _SIDES.index(side), values.number)
+    page[at : at + _ENTRY.size] = entry(token, call, side, index, values)
 
 
 def entry_token(page: memoryview, slot: int) -> int:
@@ -146,7 +152,7 @@ def read_result(page: memoryview | bytes, offset: int, values: Values) -> Statis
 
 def read_token(page: memoryview, offset: int) -> int:
     """The token of the result at ``offset``: it is written last."""
-    token: int = _TOKEN.unpack_from(page, offset + _TOKEN_OFFSET)[0]
+    token: int = _TOKEN.unpack_from(page, offset + TOKEN_OFFSET)[0]
     return token
 
 
@@ -154,7 +160,7 @@ def complete(page: memoryview, first: int, last: int) -> bool:
     """Whether the device has got to all of the entries from ``first`` to before ``last``."""
     words = page[entry_offset(first) : entry_offset(last)].cast("Q")
     step = ENTRY_BYTES // _WORD
-    return words[::step].tolist() == words[(RESULT_OFFSET + _TOKEN_OFFSET) // _WORD :: step].tolist()
+    return words[::step].tolist() == words[(RESULT_OFFSET + TOKEN_OFFSET) // _WORD :: step].tolist()
 
 
 def write_result(
@@ -162,7 +168,7 @@ def write_result(
 ) -> None:
     """Write at ``offset`` what a device would write; for tests, and drivers that are no device."""
     _RESULTS[number].pack_into(page, offset, *result)
-    _TOKEN.pack_into(page, offset + _TOKEN_OFFSET, token)
+    _TOKEN.pack_into(page, offset + TOKEN_OFFSET, token)
 
 
 def parse(data: bytes) -> Page:
@@ -182,14 +188,14 @@ def parse(data: bytes) -> Page:
 
 def parse_entries(data: bytes) -> dict[int, Entry]:
     """The complete entries that ``data`` holds one after the other, by token."""
-    found = (_entry(data, offset) for offset in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES))
-    return {entry.token: entry for entry in found if entry is not None}
+    found = (_parsed(data, offset) for offset in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES))
+    return {each.token: each for each in found if each is not None}
 
 
-def _entry(data: bytes, offset: int) -> Entry | None:
+def _parsed(data: bytes, offset: int) -> Entry | None:
     token, call, numel, times, index, side, number = _ENTRY.unpack_from(data, offset)
     at = offset + RESULT_OFFSET
-    if token == 0 or token != _TOKEN.unpack_from(data, at + _TOKEN_OFFSET)[0]:
+    if token == 0 or token != _TOKEN.unpack_from(data, at + TOKEN_OFFSET)[0]:
         return None
     values = Values(number, numel, times)
     if not _plausible(data, at, side, values):

@@ -14,7 +14,7 @@
     Output:
       return=None
 
-Lines that SGLang does not have (``stride=``, ``kind=``, ``mutated=``, the identity of a thread or process
+Lines that SGLang does not have (``stride=``, ``kind=``, ``mutated=``, ``graph=``, the identity of a thread or process
 other than the log's own) follow the known ones inside a block. Whatever came from the program is kept on
 one line, so that no value can pass for a block of the log.
 """
@@ -102,6 +102,11 @@ def output(value: Value) -> str:
 def changed(mutated: list[str]) -> str:
     """The line that names the arguments that a call changed in place, if there are any."""
     return f"  mutated={', '.join(map(one_line, mutated))}\n" if mutated else ""
+
+
+def at_replay(graph: int, replay: int) -> str:
+    """The extra line of a captured call as it ran at a replay of its CUDA graph."""
+    return f"  graph={graph} replay={replay}\n"
 
 
 def raised(record: Raise, op: str, identity: str = "") -> str:

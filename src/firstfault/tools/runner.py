@@ -36,6 +36,8 @@ _PASSED_ON = {
 _AWAITED = {*_PASSED_ON, signal.SIGCHLD}
 _FROM_THE_TERMINAL = 0x80  # si_code SI_KERNEL, see sigaction(2)
 _DRAIN_SECONDS = 1.0
+_FIRST_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 0.5
 
 
 class CannotStart(FirstFaultError):
@@ -60,13 +62,14 @@ class Ending:
         return self.exit_status != 0
 
 
-def run(command: Sequence[str], environ: Mapping[str, str], tail: Path) -> Ending:
+def run(command: Sequence[str], environ: Mapping[str, str], tail: Path, look: Callable[[int], None]) -> Ending:
     """Run ``command`` to its end.
 
     Args:
         command: the program and its arguments.
         environ: its whole environment.
         tail: the file that keeps the end of its stderr.
+        look: called with its id now and then while it runs.
 
     Raises:
         CannotStart: there is no such program, or it may not be run.
@@ -79,14 +82,20 @@ def run(command: Sequence[str], environ: Mapping[str, str], tail: Path) -> Endin
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
-        return _run(command, environ, tail, as_we_were)
+        return _run(command, environ, tail, as_we_were, look)
     finally:
         while signal.sigtimedwait(_PASSED_ON, 0) is not None:
             pass  # it was meant for the command, which has ended
         as_we_were()
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str], tail: Path, in_the_child: Callable[[], None]) -> Ending:
+def _run(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    tail: Path,
+    in_the_child: Callable[[], None],
+    look: Callable[[int], None],
+) -> Ending:
     tee, stderr = None, None
     if _is_open(2):
         reader, stderr = _stderr_channel()
@@ -94,7 +103,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], tail: Path, in_the_
         os.close(reader)
     try:
         child = _start(command, environ, stderr, in_the_child)
-        return _wait(child)
+        return _wait(child, look)
     finally:
         if tee is not None:
             _drain(tee)
@@ -135,13 +144,16 @@ def end_like(ending: Ending) -> int:
     return 128 + ending.signal
 
 
-def _wait(child: subprocess.Popen[bytes]) -> Ending:
+def _wait(child: subprocess.Popen[bytes], look: Callable[[int], None]) -> Ending:
     """Wait for the command, passing signals on to it."""
+    seconds = _FIRST_LOOK_SECONDS
     while True:
         status = child.poll()
         if status is not None:
             return Ending(child.pid, status, None) if status >= 0 else Ending(child.pid, None, -status)
-        arrived = signal.sigtimedwait(_AWAITED, 0.5)
+        arrived = signal.sigtimedwait(_AWAITED, seconds)
+        look(child.pid)
+        seconds = _LOOK_SECONDS
         if arrived is not None and arrived.si_signo in _PASSED_ON and arrived.si_code != _FROM_THE_TERMINAL:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, arrived.si_signo)

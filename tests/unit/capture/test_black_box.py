@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault.capture import boundary, repeats
+from firstfault.read.events import Replayed
 from firstfault.read.formats.recording import Recording as Read
 from firstfault.record import layout, schema
 from firstfault.record.sinks.ring import SEGMENTS
@@ -23,7 +24,7 @@ RING = 2**20
 
 def read_back(found: Recording) -> list[schema.Record]:
     source = Read(found.folder)
-    records = [event.record for event in source.events(lambda count: None)]
+    records = [event.record for event in source.events(lambda count: None) if not isinstance(event.record, Replayed)]
     assert source.problems.lines() == []
     return records
 
@@ -45,7 +46,7 @@ def test_the_second_call_is_short_and_reads_back_whole(record: Record) -> None:
     tensors = [torch.ones(4, 3), torch.ones(4, 3)]
     for tensor in tensors:
         call(tensor, scale=2.5)
-    _, _, _, short_call, short_return = lines(found)
+    *_, short_call, short_return = lines(found)
     assert len(short_call) < 160
     assert len(short_return) < 160
     first, second = calls(found)

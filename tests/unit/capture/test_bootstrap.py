@@ -57,8 +57,8 @@ def _interpreter(folder: Path, *, installed: bool) -> tuple[str, Path]:
 
 
 def recorded(plain: dict[str, str], folder: Path, level: int = 3) -> dict[str, str]:
-    """The environment that ``firstfault run --modules`` would give a command."""
-    return session.environment(plain, folder / "recording", Settings(Level(level), modules=True))
+    """The environment that ``firstfault run`` would give a command."""
+    return session.environment(plain, folder / "recording", Settings(Level(level), targets=("default",)))
 
 
 def write(path: Path, code: str) -> Path:
@@ -155,7 +155,13 @@ class TestWaiting:
 
         before, after = (run(words, environ, tmp_path)[1] for environ in (plain, recorded(plain, tmp_path)))
 
-        ours = {"sitecustomize", "firstfault", "firstfault.capture", "firstfault.capture.bootstrap"}
+        ours = {
+            "sitecustomize",
+            "firstfault",
+            "firstfault.capture",
+            "firstfault.capture.bootstrap",
+            "firstfault.capture.imports",
+        }
         assert set(after.split()) - set(before.split()) - ours <= {
             "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "importlib.machinery",
             "warnings", "_warnings", "__future__",
@@ -198,8 +204,10 @@ class TestWaiting:
         write(tmp_path / "torch" / "__init__.py", "x = 1")
         code = """
             import sys
-            from firstfault.capture.bootstrap import _Waiting, attach
-            attach()
+            from firstfault.capture.imports import _Waiting
+            other = _Waiting()
+            other.names["torch"] = [(lambda module: print("seen", module.x), print)]
+            sys.meta_path.insert(0, other)
             import torch
             print(torch.x, [finder for finder in sys.meta_path if isinstance(finder, _Waiting)])
         """
@@ -207,8 +215,8 @@ class TestWaiting:
 
         status, stdout, stderr = run(words, recorded(plain, tmp_path), tmp_path)
 
-        assert (status, stdout) == (0, "1 []\n")
-        assert stderr.count("modules are not recorded") == 2, "each has seen the import, and that this is no torch"
+        assert (status, stdout) == (0, "seen 1\n1 []\n")
+        assert stderr.count("nothing is recorded in this process") == 1, "ours has seen that this is no torch"
 
     def test_a_loader_of_another_kind_is_left_alone(
         self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path]
@@ -231,11 +239,11 @@ class TestWaiting:
         status, stdout, stderr = run(words, recorded(plain, tmp_path), tmp_path)
 
         assert (status, stdout) == (0, "1\n")
-        assert stderr.startswith("firstfault: modules are not recorded in this process: AttributeError: ")
+        assert stderr.startswith("firstfault: nothing is recorded in this process: AttributeError: ")
         assert stderr.count("\n") == 1
 
-    @pytest.mark.parametrize("variables", [{"FIRSTFAULT_MODULES": "0"}, {"FIRSTFAULT_MODULES": ""}])
-    def test_not_where_modules_are_not_asked_for(
+    @pytest.mark.parametrize("variables", [{"FIRSTFAULT_TARGETS": ""}, {"FIRSTFAULT_LOGLEVEL": "0"}])
+    def test_not_where_nothing_is_to_be_attached(
         self, tmp_path: Path, plain: dict[str, str], interpreter: tuple[str, Path], variables: dict[str, str]
     ) -> None:
         words = [interpreter[0], "-c", "import sys; print(sys.meta_path)"]
@@ -281,7 +289,7 @@ class TestSitecustomize:
         python, packages = _interpreter(tmp_path / "own", installed=False)
         write(packages / "sitecustomize.py", self.MINE)
 
-        self._same(tmp_path, plain, python, attached=False)
+        self._same(tmp_path, plain, python)
 
     @pytest.mark.parametrize(
         "mine",
@@ -315,14 +323,14 @@ class TestSitecustomize:
 
         assert run([interpreter[0], "-c", ATTACHED], recorded(plain, tmp_path), tmp_path)[1] == "True\n"
 
-    def _same(self, tmp_path: Path, plain: dict[str, str], python: str, *, attached: bool = True) -> None:
+    def _same(self, tmp_path: Path, plain: dict[str, str], python: str) -> None:
         expected = run([python, "-c", self.USE], plain, tmp_path)
         ours = recorded(plain, tmp_path)
 
         assert expected[0] == 0
         assert expected[1].count("mine runs") == 1
         assert run([python, "-c", self.USE], ours, tmp_path) == expected
-        assert run([python, "-c", ATTACHED], ours, tmp_path)[1].endswith(f"{attached}\n")
+        assert run([python, "-c", ATTACHED], ours, tmp_path)[1].endswith("True\n")
 
 
 def _without_frames(stderr: str) -> list[str]:
@@ -352,7 +360,7 @@ class TestTrouble:
         status, stdout, stderr = run(words, recorded(plain, tmp_path), tmp_path)
 
         assert (status, stdout) == (0, "1\n")
-        assert stderr.startswith("firstfault: modules are not recorded in this process: ")
+        assert stderr.startswith("firstfault: nothing is recorded in this process: ")
         assert stderr.count("\n") == 1
 
     def test_torch_that_cannot_be_imported_fails_as_it_would(

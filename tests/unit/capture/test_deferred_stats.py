@@ -36,8 +36,8 @@ class SlowDevice(Device):
         return not self.dead
 
     def catch_up(self, launches: int | None = None) -> None:
-        for kernel, grid, (requests, results, scratch, *_) in self._queue[:launches]:
-            super().launch(kernel, grid, 0, Arguments().set(requests, results, scratch))
+        for kernel, grid, (requests, scratch, *_) in self._queue[:launches]:
+            super().launch(kernel, grid, 0, Arguments().set(requests, scratch))
         del self._queue[:launches]
 
 

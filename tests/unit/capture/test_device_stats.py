@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from firstfault.capture import device_stats, stats
 from firstfault.capture.device_stats import Arguments, Kernel, Reader
 from firstfault.record import statistics_page
-from firstfault.record.statistics_page import FLOATING, Statistics
+from firstfault.record.statistics_page import FLOATING, INTEGER, Statistics
 
 MOST_PARTS = 528
+COPY = 19
 
 
 class Device:
@@ -27,9 +28,11 @@ class Device:
 
     def __init__(self) -> None:
         self.launches: list[tuple[int, int]] = []
+        self.ordered: list[tuple[str, int]] = []
+        """What events were for."""
         self.dead = False
         self.waits = False
-        self._memory: list[object] = []
+        self._memory: list[ctypes.Array[ctypes.c_char]] = []
 
     def current(self) -> tuple[int, int]:
         return -1, 0  # what torch calls the host
@@ -37,8 +40,8 @@ class Device:
     def register(self, address: int, size: int) -> int:
         return address
 
-    def captured_stream(self) -> int | None:
-        return None
+    def captured(self) -> tuple[int, int]:
+        return -1, 0
 
     def write(self, stream: int, address: int, value: int) -> int:
         raise AssertionError
@@ -46,20 +49,37 @@ class Device:
     def load(self, kinds: int) -> Kernel:
         return Kernel(kinds, 0)
 
-    def allocate(self, size: int, stream: int) -> int:
+    def allocate(self, size: int) -> int:
         memory = ctypes.create_string_buffer(size)
         self._memory.append(memory)
         return ctypes.addressof(memory)
 
+    def free(self, address: int) -> None:
+        self._memory = [memory for memory in self._memory if ctypes.addressof(memory) != address]
+
     def copy(self, to: int, host: int, size: int, stream: int) -> None:
         ctypes.memmove(to, host, size)
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        ctypes.memset(address, 0, size)
+
+    def event(self) -> int:
+        return 1
+
+    def discard(self, event: int) -> None:
+        self.ordered.append(("discard", 0))
+
+    def record(self, event: int, stream: int) -> None:
+        self.ordered.append(("record", stream))
+
+    def follow(self, stream: int, event: int) -> None:
+        self.ordered.append(("follow", stream))
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, arguments: Arguments) -> bool:
         self.launches.append(grid)
         for index in range(0 if self.dead or self.waits else grid[1]):
             asked = arguments.values[0] + index * device_stats.REQUEST.size
-            result = arguments.values[1] + index * statistics_page.ENTRY_BYTES
-            answer(kernel, ctypes.string_at(asked, device_stats.REQUEST.size), result)
+            answer(kernel, ctypes.string_at(asked, device_stats.REQUEST.size))
         return not self.dead
 
     def wait(self, stream: int) -> bool:
@@ -79,15 +99,21 @@ def offsets(words: tuple[int, ...]) -> Iterator[int]:
         yield offset + left * strides[3]
 
 
-def answer(kernel: Kernel, asked: bytes, result: int) -> None:
-    """Read float32 values as a request says, and write the result."""
-    address, *words, token, _ = device_stats.REQUEST.unpack(asked)
+def answer(kernel: Kernel, asked: bytes) -> None:
+    """Read float32 values as a request says, or copy, and write the result."""
+    address, *words, token, result = device_stats.REQUEST.unpack(asked)
+    if not words[1]:
+        return
+    page = memoryview((ctypes.c_char * 64).from_address(result)).cast("B")
+    if words[0] == COPY:
+        ctypes.memmove(words[5], address, words[2] * device_stats.BLOCK_BYTES + words[3])
+        statistics_page.write_result(page, 0, INTEGER, (0, 0, 0.0, 0, 0), token)
+        return
     assert kernel.function >> words[0] & 1
     values = [ctypes.c_float.from_address(address + 4 * offset).value for offset in offsets(tuple(words))]
     known = [value for value in values if not math.isnan(value)]
     bounds = (min(known), max(known)) if known else (math.inf, -math.inf)
     found = (*bounds, math.fsum(known), len(known), sum(map(math.isinf, known)))
-    page = memoryview((ctypes.c_char * 64).from_address(result)).cast("B")
     statistics_page.write_result(page, 0, FLOATING, found, token)
 
 

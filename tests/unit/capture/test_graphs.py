@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ class Graph:
         self.done.append(("begin", pool))
 
     def capture_end(self) -> None:
+        if self.done[-1] == "invalidated":
+            raise RuntimeError("invalidated")
         self.done.append("end")
 
     def replay(self) -> int:
@@ -27,6 +30,11 @@ class Graph:
         self.done.append("replay")
         return len(self.done)
 
+
+steps: list[Any] = []
+"""What was told of captures."""
+read_next = [True]
+"""Whether the next graph can be read."""
 
 ORIGINALS = {name: getattr(Graph, name) for name in ("capture_begin", "capture_end", "replay")}
 
@@ -52,8 +60,17 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         records.append((op, graph))
         return Call(records)
 
-    graphs.install(begin)
-    graphs.install(begin)
+    def capture() -> bool:
+        return read_next[0]
+
+    def note(what: str) -> Callable[..., None]:
+        return lambda *details: steps.append((what, *details[:1]))
+
+    steps.clear()
+    read_next[:] = [True]
+    hooks = graphs.Hooks(begin, capture, note("begun"), note("ended"), note("gone"), note("left alone"))
+    graphs.install(hooks)
+    graphs.install(hooks)
     yield records
     graphs.uninstall()
     assert {name: getattr(Graph, name) for name in ORIGINALS} == ORIGINALS
@@ -87,3 +104,58 @@ def test_an_error_of_a_replay_is_the_programs(told: list[Any]) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         graph.replay()
     assert told == [(graphs.REPLAY, 0), ("raised", "broken")]
+
+
+def test_what_reads_graphs_is_told_of_each_that_it_can_read(told: list[Any]) -> None:
+    graph = Graph()
+    graph.capture_begin()
+    number = graphs.capturing()
+    graph.capture_end()
+    assert steps == [("begun", number), ("ended", number)]
+    del graph
+    gc.collect()
+    assert steps[-1] == ("gone", number)
+
+
+def test_a_graph_that_is_captured_anew_is_another(told: list[Any]) -> None:
+    graph = Graph()
+    graph.capture_begin()
+    first = graphs.capturing()
+    graph.capture_end()
+    graph.capture_begin()
+    assert graphs.capturing() == first + 1
+    graph.capture_end()
+    assert steps == [("begun", first), ("ended", first), ("gone", first), ("begun", first + 1), ("ended", first + 1)]
+
+
+def test_graphs_that_cannot_be_read_are_counted(told: list[Any]) -> None:
+    read_next[:] = [False]
+    captured = Graph()
+    captured.capture_begin()
+    captured.capture_end()
+    unseen = Graph()
+    unseen.done.append("captured before")
+    unseen.replay()
+    unseen.replay()
+    assert [step for step, *_ in steps if step != "ended"] == ["left alone", "left alone"]
+
+
+def test_of_two_captures_at_once_none_is_named(told: list[Any]) -> None:
+    one, other = Graph(), Graph()
+    one.capture_begin()
+    other.capture_begin()
+    assert graphs.capturing() == 0
+    other.capture_end()
+    assert graphs.capturing() > 0
+    one.capture_end()
+    assert [step for step, *_ in steps] == ["begun", "left alone", "ended", "ended"]
+
+
+def test_a_capture_that_fails_leaves_nothing_behind(told: list[Any]) -> None:
+    graph = Graph()
+    graph.capture_begin()
+    graph.done.append("invalidated")
+    with pytest.raises(RuntimeError, match="invalidated"):
+        graph.capture_end()
+    assert graphs.capturing() == 0
+    assert [step for step, *_ in steps] == ["begun"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from firstfault.capture import describe, guard, stats
 from firstfault.record import schema, text_log
+from tests.conftest import Record
 
 ALL_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 QUANTIZED = [dtype for dtype in ALL_DTYPES if str(dtype).startswith(("torch.qint", "torch.quint"))]
@@ -286,6 +287,16 @@ def test_nothing_is_read_while_it_must_not_be(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(guard, "values_out_of_reach", lambda: "inside a torch.func transform")
     stats.fill_all(walk.found)
     assert walk.found[0].described.statistics == "[skipped: inside a torch.func transform]"
+
+
+def test_a_tensor_beyond_the_limit_is_not_read(record: Record) -> None:
+    record(5, statistics_max_bytes=40)
+    walk = describe.Walk()
+    describe.describe([torch.ones(10), torch.ones(11)], walk)
+    stats.fill_all(walk.found)
+    within, beyond = (item.described for item in walk.found)
+    assert (within.max, within.statistics) == (1.0, None)
+    assert beyond.statistics == "[skipped: larger than FIRSTFAULT_STATS_MAX_BYTES, 40 bytes]"
 
 
 def test_during_capture_only_the_host_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[[Any], Any], str]] = {
     "a tensor that is passed over": (
         "10",
         dump,
-        "_keyed",
+        "by_key",
         lambda real: lambda found, key_of: list(real(found, key_of))[:-1],
         "tensors were given",
     ),

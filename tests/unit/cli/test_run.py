@@ -41,13 +41,14 @@ def noted(folder: Path) -> dict[str, Any]:
 
 
 class TestCommandThatGoesWell:
-    def test_is_all_that_is_seen(self, tmp_path: Path) -> None:
+    def test_is_all_that_is_seen_but_for_a_last_line(self, tmp_path: Path) -> None:
         command = ["sh", "-c", r"printf 'out\000\377\n'; printf 'err\000\377' >&2; cat"]
 
         plain = run(command, input=b"in")
         done = under("--dir", "r", "--", *command, input=b"in")
 
-        assert (done.returncode, done.stdout, done.stderr) == (0, plain.stdout, plain.stderr)
+        last = b"firstfault: recorded nothing in r: no Python process of the command has used torch\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, plain.stdout, plain.stderr + last)
         assert (tmp_path / "r" / "stderr.tail").read_bytes() == b"err\0\377"
         assert (noted(tmp_path / "r")["exit_status"], noted(tmp_path / "r")["signal"]) == (0, None)
 
@@ -70,19 +71,22 @@ class TestCommandThatGoesWell:
         assert (tmp_path / "deep" / "r" / "session.json").exists()
 
     def test_records_at_level_3_into_a_folder_of_its_own(self, tmp_path: Path) -> None:
-        done = under("--", "sh", "-c", 'echo $FIRSTFAULT_DIR $FIRSTFAULT_LOGLEVEL; echo "[$FIRSTFAULT_MODULES]"')
+        done = under("--", "sh", "-c", 'echo $FIRSTFAULT_DIR $FIRSTFAULT_LOGLEVEL; echo "[$FIRSTFAULT_TARGETS]"')
 
-        folder, level, modules = done.stdout.decode().split()
+        folder, level, targets = done.stdout.decode().split()
         assert Path(folder).parent == tmp_path
         assert Path(folder).name.startswith("firstfault-2")
-        assert (level, modules) == ("3", "[]")
+        assert (level, targets) == ("3", "[default]")
 
     def test_is_recorded_as_the_environment_says(self, tmp_path: Path) -> None:
-        environ = os.environ | {"FIRSTFAULT_LOGLEVEL": "1", "FIRSTFAULT_DIR": "r", "FIRSTFAULT_MODULES": "1"}
-        command = ["sh", "-c", "echo $FIRSTFAULT_DIR $FIRSTFAULT_LOGLEVEL $FIRSTFAULT_MODULES"]
+        environ = os.environ | {"FIRSTFAULT_LOGLEVEL": "1", "FIRSTFAULT_DIR": "r", "FIRSTFAULT_TARGETS": "triton"}
+        command = ["sh", "-c", "echo $FIRSTFAULT_DIR $FIRSTFAULT_LOGLEVEL $FIRSTFAULT_TARGETS"]
 
-        assert under("--", *command, env=environ).stdout.decode() == f"{tmp_path}/r 1 1\n"
-        assert under("--level", "5", "--dir", "s", "--", *command, env=environ).stdout.decode() == f"{tmp_path}/s 5 1\n"
+        assert under("--", *command, env=environ).stdout.decode() == f"{tmp_path}/r 1 triton\n"
+        assert (
+            under("--level", "5", "--dir", "s", "--", *command, env=environ).stdout.decode()
+            == f"{tmp_path}/s 5 triton\n"
+        )
 
 
 class TestCommandThatDies:

@@ -29,39 +29,39 @@ def create(folder: Path, command: list[str]) -> session.Session:
 
 class TestChosen:
     def test_level_3_where_nothing_is_said(self) -> None:
-        found = session.chosen({}, level=None, folder=None, modules=False)
+        found = session.chosen({}, level=None, folder=None)
 
-        assert (found.level, found.recording, found.modules) == (3, None, False)
+        assert (found.level, found.recording, found.targets) == (3, None, ("default",))
 
     def test_what_the_environment_says(self) -> None:
-        environ = {"SGLANG_KERNEL_API_LOGLEVEL": "5", "FIRSTFAULT_DIR": "/r", "FIRSTFAULT_MODULES": "1"}
+        environ = {"SGLANG_KERNEL_API_LOGLEVEL": "5", "FIRSTFAULT_DIR": "/r", "FIRSTFAULT_TARGETS": "triton,-aten"}
 
-        found = session.chosen(environ, level=None, folder=None, modules=False)
+        found = session.chosen(environ, level=None, folder=None)
 
-        assert (found.level, found.recording, found.modules) == (5, Path("/r"), True)
+        assert (found.level, found.recording, found.targets) == (5, Path("/r"), ("triton", "-aten"))
 
     def test_options_win(self) -> None:
         environ = {"FIRSTFAULT_LOGLEVEL": "5", "FIRSTFAULT_DIR": "/r"}
 
-        found = session.chosen(environ, level=0, folder=Path("/mine"), modules=True)
+        found = session.chosen(environ, level=0, folder=Path("/mine"), targets="nn_module")
 
-        assert (found.level, found.recording, found.modules) == (0, Path("/mine"), True)
+        assert (found.level, found.recording, found.targets) == (0, Path("/mine"), ("nn_module",))
 
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("FIRSTFAULT_LOGLEVEL", "4"), ("SGLANG_KERNEL_API_DUMP_INCLUDE", "x["), ("FIRSTFAULT_MODULES", "yes")],
+        [("FIRSTFAULT_LOGLEVEL", "4"), ("SGLANG_KERNEL_API_DUMP_INCLUDE", "x["), ("FIRSTFAULT_TARGETS", "a b")],
     )
     def test_bad_variable_is_refused(self, name: str, value: str) -> None:
         with pytest.raises(SettingError, match=f"^{name}="):
-            session.chosen({name: value}, level=3, folder=None, modules=True)
+            session.chosen({name: value}, level=3, folder=None)
 
     @pytest.mark.parametrize("level", [-1, 2, 4, 11])
     def test_level_that_there_is_not(self, level: int) -> None:
         with pytest.raises(SettingError, match=rf"^--level {level} is not a log level; accepted: 0 \(off\), 1"):
-            session.chosen({}, level=level, folder=None, modules=False)
+            session.chosen({}, level=level, folder=None)
 
     def test_mistyped_variable_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
-        session.chosen({"FIRSTFAULT_LEVEL": "5"}, level=None, folder=None, modules=False)
+        session.chosen({"FIRSTFAULT_LEVEL": "5"}, level=None, folder=None)
 
         assert capsys.readouterr().err.startswith("firstfault: no such variable, so without effect: 'FIRSTFAULT_LEVEL'")
 
@@ -79,7 +79,7 @@ class TestCreate:
         assert found["host"] == os.uname().nodename
         assert found["platform"].startswith("Linux ")
         assert found["started"] > 1.7e18
-        assert (found["level"], found["modules"], found["run_pid"]) == (0, False, os.getpid())
+        assert (found["level"], found["targets"], found["run_pid"]) == (0, [], os.getpid())
         assert "exit_status" not in found
 
     def test_only_its_owner_may_look(self, tmp_path: Path) -> None:
@@ -291,13 +291,22 @@ class TestDiscard:
 
 class TestEnvironment:
     def test_switches_recording_on(self, tmp_path: Path) -> None:
-        given = {"PATH": "/bin", "PYTHONPATH": "/mine", "FIRSTFAULT_LOGLEVEL": "1"}
+        given = {"PATH": "/bin", "FIRSTFAULT_LOGLEVEL": "1"}
 
-        changed = session.environment(given, tmp_path, Settings(Level.STATISTICS))
+        changed = session.environment(given, tmp_path, Settings(Level.STATISTICS, targets=("default", "aten")))
 
-        assert changed == given | {"FIRSTFAULT_DIR": str(tmp_path), "FIRSTFAULT_LOGLEVEL": "5"}
+        assert changed["PATH"] == "/bin"
         parsed = settings.parse(changed)
-        assert (parsed.level, parsed.recording, parsed.modules) == (5, tmp_path, False)
+        assert (parsed.level, parsed.recording, parsed.targets) == (5, tmp_path, ("default", "aten"))
+        homes = changed["FIRSTFAULT_IMPORT_FROM"].split(os.pathsep)
+        assert all(any((Path(home) / name).is_dir() for home in homes) for name in ("firstfault", "msgspec"))
+
+    def test_at_level_0_nothing_gets_into_the_command(self, tmp_path: Path) -> None:
+        given = {"PATH": "/bin", "PYTHONPATH": "/mine"}
+
+        changed = session.environment(given, tmp_path, Settings(Level.OFF, targets=("default",)))
+
+        assert changed == given | {"FIRSTFAULT_DIR": str(tmp_path), "FIRSTFAULT_LOGLEVEL": "0"}
 
     def test_folder_is_the_same_wherever_the_command_goes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -311,20 +320,20 @@ class TestEnvironment:
     @pytest.mark.parametrize(
         ("pythonpath", "behind"), [(None, ""), ("", ""), ("/mine:/other", ":/mine:/other"), ("/mine:", ":/mine:")]
     )
-    def test_modules_put_our_startup_in_front(self, tmp_path: Path, pythonpath: str | None, behind: str) -> None:
+    def test_puts_our_startup_in_front(self, tmp_path: Path, pythonpath: str | None, behind: str) -> None:
         given = {} if pythonpath is None else {"PYTHONPATH": pythonpath}
 
-        changed = session.environment(given, tmp_path, Settings(Level.METADATA, modules=True))
+        changed = session.environment(given, tmp_path, Settings(Level.METADATA, targets=("default",)))
 
         first = changed["PYTHONPATH"].removesuffix(behind) if behind else changed["PYTHONPATH"]
         assert (Path(first) / "sitecustomize.py").is_file()
         assert changed["PYTHONPATH"] == first + behind
-        assert settings.parse(changed).modules
+        assert settings.parse(changed).targets == ("default",)
 
 
 class TestStopOnNan:
-    def chosen(self, level: int, **options: bool) -> settings.Settings:
-        return session.chosen({}, level=level, folder=None, **options)
+    def chosen(self, level: int, *, stop_on_nan: bool = False) -> settings.Settings:
+        return session.chosen({}, level=level, folder=None, stop_on_nan=stop_on_nan)
 
     def test_the_command_is_told(self, tmp_path: Path) -> None:
         environ = session.environment({}, tmp_path, self.chosen(5, stop_on_nan=True))

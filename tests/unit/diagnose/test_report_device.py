@@ -9,9 +9,11 @@ import pytest
 
 from firstfault.diagnose import live
 from firstfault.diagnose.report import ProcessReport, Verdict
+from firstfault.present.sections import sections
 from firstfault.read.live import marked
 from firstfault.record import codec, layout, progress, schema
 from tests.unit.read import samples
+from tests.unit.read.test_statistics_page import keep
 
 CUDA_ERROR = "CUDA error: an illegal memory access was encountered"
 
@@ -78,3 +80,40 @@ def test_a_device_that_caught_up_leaves_the_verdict_alone(tmp_path: Path) -> Non
 def test_live_says_the_same_of_the_recording(tmp_path: Path) -> None:
     found = recorded(tmp_path, progress.begin_marker(4))
     assert live.standings(marked(tmp_path)) == [("vm-42", sentence) for sentence in found.device]
+
+
+def test_a_culprit_in_a_graph_has_the_values_of_the_replay_that_died(tmp_path: Path) -> None:
+    process = tmp_path / "vm-42"
+    process.mkdir()
+    x = schema.Tensor((1,), "torch.float32", "cuda:0", statistics="[read at each replay]", reading=1)
+    records: list[schema.Record] = [
+        schema.Header(1, 1, 42, "vm", "0", 5, 1),
+        schema.Call(1, 1, "store", tid=42, graph=1, args=[], kwargs={}),
+        schema.Inputs(1, [x]),
+        schema.Return(1, 1, tid=42, described=True),
+    ]
+    for n in (2, 3):
+        given = schema.Call(n, n, "replay", tid=42, device=0, graph=1, replay=n - 1, token=n, args=[], kwargs={})
+        records += [given, schema.Inputs(n, []), schema.Return(n, n, tid=42, device=0)]
+    layout.segment(process, 1).write_bytes(b"".join(map(codec.encode, records)))
+    keep(process, (2, 4.0), (3, 6.0))
+    page = bytearray(progress.PAGE_BYTES)
+    page[: progress.HEADER_BYTES] = progress.header(42, 1, str(process), 2).ljust(progress.HEADER_BYTES, b"\0")
+    slots = [
+        (progress.slot(0, progress.STREAM, 0), progress.end_marker(3), progress.begin_marker(3)),
+        (progress.slot(-1, progress.GRAPH, 1), 2, progress.begin_marker(1)),
+    ]
+    for index, (fresh, enqueued, reached) in enumerate(slots):
+        offset = progress.slot_offset(index)
+        page[offset : offset + 28] = fresh[:16] + enqueued.to_bytes(8, "little") + reached.to_bytes(4, "little")
+    (process / layout.PROGRESS).write_bytes(page)
+    (tmp_path / layout.SESSION).write_text(json.dumps({"exit_status": 1, "signal": None, "pid": 42}))
+    (tmp_path / layout.STDERR_TAIL).write_text(CUDA_ERROR)
+    found = samples.report(tmp_path)
+    suspect = found.processes[0].suspect
+    assert suspect is not None
+    assert (suspect.op, suspect.graph, suspect.replay) == ("store", 1, 2)
+    assert isinstance(suspect.inputs[0].value, schema.Tensor)
+    assert suspect.inputs[0].value.max == 6.0
+    shown = {section.title: section for section in sections(found)}
+    assert ("values", "of replay 2 of graph 1") in shown["Last call"].lines

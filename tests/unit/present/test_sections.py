@@ -119,7 +119,7 @@ EARLIER: list[schema.Record] = [call(1, "first"), returned(1)]
     (3, [*EARLIER, call(2, "op"), raised(2)], ["firstfault log"]),
     (3, [call(1, "op"), raised(1)], []),
     (3, [*EARLIER, END], []),
-    (3, EARLIER, ["make a boundary of it"]),
+    (3, EARLIER, ["firstfault run --targets aten -- COMMAND"]),
     (3, [call(1, "op"), raised(1), call(2, "op"), returned(2), END], ["see which calls raised what: firstfault log"]),
     (3, [END], ["no boundary was called"]),
 ])  # fmt: skip
@@ -131,9 +131,9 @@ def test_what_to_type_next(tmp_path: Path, level: int, records: list[schema.Reco
 
 
 @pytest.mark.parametrize(("session", "step"), [
-    ("{}", "no boundary was called: decorate functions with @debug_kernel_api, or make one of every torch.nn.Module: "
-           "firstfault run --modules -- COMMAND"),
-    ('{"modules": true}', "no boundary was called, and --modules was on: decorate"),
+    ("{}", "no boundary was called: decorate functions with @debug_kernel_api, or attach to what the program uses: "
+           "firstfault run -- COMMAND"),
+    ('{"targets": ["default"]}', "no boundary was called: it used nothing that is recorded by itself"),
     ('{"level": 0}', "level 0 records nothing: firstfault run --level 3 -- COMMAND"),
     ("torn", ""),
 ])  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 from firstfault.capture import writers
 from firstfault.diagnose.report import ProcessReport, Report, Verdict
 from firstfault.read.calls import State
+from firstfault.read.events import Replayed
 from firstfault.read.formats.kernel_api_log import FLASHINFER, MAIN, NAMELESS, is_kernel_api_log
 from firstfault.read.formats.text_blocks import LONGEST_BLOCK
 from firstfault.record import schema, text_log
@@ -41,7 +42,7 @@ def only(path: Path) -> ProcessReport:
 def of_text(tmp_path: Path, text: str) -> list[schema.Record]:
     path = tmp_path / "log.txt"
     path.write_text(text)
-    return [event.record for event in samples.read(path)[0]]
+    return [event.record for event in samples.read(path)[0] if not isinstance(event.record, Replayed)]
 
 
 # --- the peers' own logs

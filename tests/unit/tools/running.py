@@ -22,7 +22,7 @@ from pathlib import Path
 from firstfault.errors import FirstFaultError
 from firstfault.tools import runner
 try:
-    ending = runner.run(sys.argv[2:], os.environ, Path(sys.argv[1]))
+    ending = runner.run(sys.argv[2:], os.environ, Path(sys.argv[1]), lambda pid: None)
 except FirstFaultError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)

@@ -59,9 +59,9 @@ class TestEnding:
         assert done.returncode == -expected
 
     def test_tells_how_the_command_ended(self, tail: Path) -> None:
-        exited = runner.run(["sh", "-c", "exit 3"], os.environ, tail)
-        killed = runner.run(["sh", "-c", "kill -9 $$"], os.environ, tail)
-        went_well = runner.run(["true"], os.environ, tail)
+        exited = runner.run(["sh", "-c", "exit 3"], os.environ, tail, lambda pid: None)
+        killed = runner.run(["sh", "-c", "kill -9 $$"], os.environ, tail, lambda pid: None)
+        went_well = runner.run(["true"], os.environ, tail, lambda pid: None)
 
         assert (exited.exit_status, exited.signal, exited.abnormal) == (3, None, True)
         assert (killed.exit_status, killed.signal, killed.abnormal) == (None, 9, True)
@@ -385,7 +385,7 @@ class TestCannotStart:
             "from pathlib import Path\n"
             "from firstfault.tools import runner\n"
             "try:\n"
-            f"    runner.run(['/no/such/program'], os.environ, Path({str(tail)!r}))\n"
+            f"    runner.run(['/no/such/program'], os.environ, Path({str(tail)!r}), lambda pid: None)\n"
             "except runner.CannotStart:\n"
             "    os.waitpid(-1, os.WNOHANG)\n"
         )
@@ -398,7 +398,7 @@ def test_our_own_signals_are_as_before(tail: Path) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     children = signal.getsignal(signal.SIGCHLD)
 
-    runner.run(["true"], os.environ, tail)
+    runner.run(["true"], os.environ, tail, lambda pid: None)
 
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
     assert signal.getsignal(signal.SIGCHLD) == children

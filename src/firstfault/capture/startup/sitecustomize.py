@@ -1,13 +1,13 @@
 """Found first on ``PYTHONPATH`` by every Python that ``firstfault run`` starts: attaches, then steps aside.
 
 It runs the ``sitecustomize`` that it stands in front of, if there is one, and never keeps a program from
-starting.
+starting. In an interpreter that firstfault is not installed in, it is imported from where ``run`` has it.
 """
 
 import sys
 
 
-def _step_aside() -> None:
+def _step_aside():
     """Take this folder off ``sys.path``: the program finds what it would have found without us."""
     import os
 
@@ -15,7 +15,7 @@ def _step_aside() -> None:
     sys.path[:] = [path for path in sys.path if not (os.path.isabs(path) and os.path.normpath(path) == here)]
 
 
-def _run_the_one_behind() -> None:
+def _run_the_one_behind():
     """Import the ``sitecustomize`` that this one stands in front of."""
     import importlib.machinery
 
@@ -28,15 +28,55 @@ def _run_the_one_behind() -> None:
         spec.loader.exec_module(module)
 
 
-def _attach() -> None:
+class _Ours:
+    """Finds firstfault and what it is made with where ``run`` has them, for a Python that has not, and nothing else."""
+
+    NAMES = ("firstfault", "msgspec")
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        """Asked last of all finders."""
+        import os
+        from importlib.machinery import PathFinder
+
+        if name not in cls.NAMES:
+            return None
+        return PathFinder.find_spec(name, os.environ.get("FIRSTFAULT_IMPORT_FROM", "").split(os.pathsep))
+
+
+def _attach():
     try:
-        from firstfault.capture.bootstrap import attach
-    except ImportError:  # another interpreter than the one that firstfault is installed in
-        return
-    try:
-        attach()
+        if sys.version_info < (3, 10):
+            raise ImportError("firstfault needs Python 3.10 or later")
+        _bootstrap().attach()
     except Exception as error:
-        print(f"firstfault: this process is not recorded: {type(error).__name__}: {error}", file=sys.stderr)
+        _say_unseen("%s: %s" % (type(error).__name__, error))
+
+
+def _bootstrap():
+    try:
+        from firstfault.capture import bootstrap
+    except ImportError:
+        sys.meta_path.append(_Ours)
+        from firstfault.capture import bootstrap
+    return bootstrap
+
+
+def _say_unseen(reason):
+    """Leave word in the recording of a process that nothing is recorded in."""
+    import json
+    import os
+
+    try:
+        path = os.path.join(os.environ["FIRSTFAULT_DIR"], "unseen.jsonl")
+        line = {"pid": os.getpid(), "command": [sys.executable], "why": reason}
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(fd, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(fd)
+    except (OSError, KeyError) as error:
+        print("firstfault: this process is not recorded: %s; %s" % (reason, error), file=sys.stderr)
 
 
 _step_aside()

@@ -12,14 +12,20 @@ import functools
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from firstfault.capture import recorder
+from firstfault.capture import coverage
+from firstfault.capture.patches import Patches
 from firstfault.record.plain import plain_text
 
-REQUIRES = "torch"
+if TYPE_CHECKING:
+    import torch
+
+DISTRIBUTION = "torch"
+TRIED = ("2.11", "2.13")
+REQUIRES = ("torch",)
+OPT_IN = False
 TARGET = "nn_module"
 
 _MOST_FRUITLESS = 16
@@ -36,44 +42,38 @@ class _Name(NamedTuple):
     alive: weakref.ref[torch.nn.Module]
 
 
-_original: Callable[..., Any] | None = None
-_installed: Callable[..., Any] | None = None
+_patches = Patches()
 _names: dict[int, _Name] = {}
 """By ``id``: a program's modules may be unhashable, or compare in ways of their own."""
 _fruitless = 0
 _next_search = 0.0
-_compiled_noted = False
 
 
-def install() -> None:
-    """Make every module's call a boundary; a second time does nothing."""
-    global _original, _installed
-    if _original is not None:
-        return
-    _original = torch.nn.Module.__call__
-    _installed = torch.nn.Module.__call__ = _recorded(_original)  # type: ignore[method-assign]
+def install(module: ModuleType) -> None:
+    """Make every module's call a boundary."""
+    _patches.put(module.nn.Module, "__call__", _recorded(module.nn.Module.__call__))
 
 
-def uninstall() -> None:
-    """Put the original back; where another has patched on top of us, that stays and we only pass on."""
-    global _original, _installed
-    if torch.nn.Module.__call__ is _installed and _original is not None:
-        torch.nn.Module.__call__ = _original  # type: ignore[method-assign]
-    _original = _installed = None
+uninstall = _patches.undo
 
 
 def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    from firstfault.capture import recorder
+
     is_compiling = torch.compiler.is_compiling
     compiler_watches = torch._C._dynamo.eval_frame.get_eval_frame_callback
     begin = recorder.begin
     names = _names
+    patches = _patches
 
     @functools.wraps(original)
     def call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or call_module is not _installed:
+        if is_compiling() or not patches.active:
             return original(self, *args, **kwargs)
         if compiler_watches():
-            _note_compiled()
+            recorder.missed("compiled", "modules inside a region that torch.compile runs are not recorded one by one")
             return original(self, *args, **kwargs)
         named = names.get(id(self))
         name = named.name if named is not None else _name(self)
@@ -92,19 +92,13 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_module
 
 
-def _note_compiled() -> None:
-    """Say once that modules which run inside a compiled region are not seen one by one."""
-    global _compiled_noted
-    if not _compiled_noted:
-        _compiled_noted = True
-        recorder.note("compiled", "modules inside a region that torch.compile runs are not recorded one by one")
-
-
 def _pass_over(function: Any) -> None:
     """Tell Dynamo that a compiled region does not begin here: it begins at ``forward``, as it would without us.
 
     What ``torch._dynamo.eval_frame.skip_code`` does, which takes two seconds to import.
     """
+    import torch
+
     dynamo = torch._C._dynamo.eval_frame
     strategy = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT)
     dynamo.set_code_exec_strategy(function.__code__, strategy)
@@ -148,6 +142,8 @@ def _name_tree(root: torch.nn.Module) -> None:
         named = _names.get(id(module))
         if named is None or (named.root in inside and named.root != id(root)):
             name = f"{top}.{path}" if path else top
+            if named is None:
+                coverage.counted(TARGET)
             _names[id(module)] = _Name(
                 plain_text(name), id(root), weakref.ref(module, functools.partial(_forget, id(module)))
             )
@@ -167,7 +163,11 @@ def _tree(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
         left += [(f"{path}.{name}" if path else name, child) for name, child in reversed(inner)]
 
 
-def _forget(number: int, alive: weakref.ref[torch.nn.Module]) -> None:
-    named = _names.get(number)
+def _forget(
+    number: int,
+    alive: weakref.ref[torch.nn.Module],
+    names: dict[int, _Name] = _names,  # at the interpreter's end a module has no names any more
+) -> None:
+    named = names.get(number)
     if named is not None and named.alive is alive:
-        del _names[number]
+        del names[number]

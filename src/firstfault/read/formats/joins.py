@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from firstfault.read.events import Problems
-from firstfault.read.formats import statistics_page
+from firstfault.read.events import Problems, Replayed
 from firstfault.read.formats.layouts import Layouts
+from firstfault.read.formats.replays import Replays
+from firstfault.read.formats.statistics_page import Readings
 from firstfault.read.tensors import tensors
 from firstfault.record import codec, schema
 
@@ -24,15 +25,18 @@ class Joins:
     def __init__(self, folder: Path, problems: Problems) -> None:
         self._layouts = Layouts(problems)
         self._statistics = Statistics()
-        self._deferred = Deferred(folder)
+        readings = Readings(folder)
+        self._deferred = Deferred(readings)
+        self._replays = Replays(readings, problems)
 
-    def joined(self, records: Iterable[codec.Record]) -> Iterator[codec.Record]:
-        """The records, whole."""
-        return self._deferred.joined(self._statistics.joined(self._layouts.filled(records)))
+    def joined(self, records: Iterable[codec.Record]) -> Iterator[codec.Record | Replayed]:
+        """The records, whole, and the calls in CUDA graphs as they ran at each replay."""
+        return self._replays.joined(self._deferred.joined(self._statistics.joined(self._layouts.filled(records))))
 
-    def rest(self) -> Iterator[codec.Record]:
-        """The calls that still waited for their statistics, once there are no more records."""
-        return self._deferred.joined(self._statistics.rest())
+    def rest(self) -> Iterator[codec.Record | Replayed]:
+        """The calls that still waited for something, once there are no more records."""
+        yield from self._replays.joined(self._deferred.joined(self._statistics.rest()))
+        yield from self._replays.rest()
 
 
 class Statistics:
@@ -85,8 +89,8 @@ class Deferred:
     A tensor that the device did not get to is given as it was, so with the reason in the place of them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._readings = statistics_page.Readings(folder)
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
         self._deferred = False
 
     def joined(self, records: Iterable[codec.Record]) -> Iterator[codec.Record]:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from firstfault.errors import UnreadableInput
-from firstfault.read.events import Advance, Event, Problems
+from firstfault.read.events import Advance, Event, Problems, Replayed
 from firstfault.read.files import exists, open_regular, read_end, read_whole
 from firstfault.read.formats.joins import Joins, values_of
 from firstfault.read.formats.values import DEEPEST, too_deep
@@ -204,8 +204,10 @@ def _skip_line(file: BinaryIO, advance: Advance) -> bool:
     return False
 
 
-def _located(record: codec.Record, folder: Path) -> codec.Record:
+def _located(record: codec.Record | Replayed, folder: Path) -> codec.Record | Replayed:
     """A dump's path is kept relative to the folder of its process, wherever that lies now."""
+    if isinstance(record, Replayed):
+        return record._replace(dump=str(folder.absolute() / record.dump)) if record.dump else record
     if isinstance(record, schema.Dump) and record.path:
         record.path = str(folder.absolute() / record.path)
     return record

@@ -12,8 +12,8 @@ from torch import nn
 from firstfault.capture.targets import nn_module
 from firstfault.record import schema
 from tests.conftest import Record
-from tests.unit.capture.targets import modules
-from tests.unit.capture.targets.modules import MODEL_CALLS, Block, Model, X, names
+from tests.unit.capture.targets.nn_module import modules
+from tests.unit.capture.targets.nn_module.modules import MODEL_CALLS, Block, Model, X, names
 from tests.unit.recording import Recording
 
 

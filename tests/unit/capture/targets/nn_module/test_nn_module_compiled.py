@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.capture.targets.modules import MODEL_CALLS, Model, X, names, seeded, untouched
+from tests.unit.capture.targets.nn_module.modules import MODEL_CALLS, Model, X, names, seeded, untouched
 from tests.unit.recording import Recording, same
 
 compiled: Callable[..., Any] = torch.compile

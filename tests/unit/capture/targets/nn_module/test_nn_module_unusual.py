@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from firstfault.record import schema
-from tests.unit.capture.targets.modules import MODEL_CALLS, Block, Model, X, names, seeded, untouched
+from tests.unit.capture.targets.nn_module.modules import MODEL_CALLS, Block, Model, X, names, seeded, untouched
 from tests.unit.recording import Recording, same
 
 

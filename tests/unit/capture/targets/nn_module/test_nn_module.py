@@ -17,7 +17,16 @@ from firstfault.capture.targets import nn_module
 from firstfault.record import schema
 from tests import tiny_qwen3
 from tests.conftest import Record
-from tests.unit.capture.targets.modules import MODEL_CALLS, ORIGINAL, Block, Model, X, names, seeded, untouched
+from tests.unit.capture.targets.nn_module.modules import (
+    MODEL_CALLS,
+    ORIGINAL,
+    Block,
+    Model,
+    X,
+    names,
+    seeded,
+    untouched,
+)
 from tests.unit.recording import Recording, same
 
 
@@ -42,7 +51,7 @@ class TestProgramSeesNoDifference:
 
         nn_module.uninstall()
         plain = trained()
-        nn_module.install()
+        nn_module.install(torch)
         record(5)
 
         assert all(same(left, right) for left, right in zip(trained(), plain, strict=True))
@@ -120,7 +129,7 @@ class TestProgramSeesNoDifference:
 
         nn_module.uninstall()
         plain = seen()
-        nn_module.install()
+        nn_module.install(torch)
         record(10)
 
         assert len(plain) > 40
@@ -233,7 +242,7 @@ class TestCopies:
 
 class TestInstalling:
     def test_twice_is_once(self, recorded: Recording) -> None:
-        nn_module.install()
+        nn_module.install(torch)
         nn.ReLU()(X)
 
         assert names(recorded) == ["ReLU"]
@@ -247,7 +256,7 @@ class TestInstalling:
     def test_again_after_uninstalling(self, recorded: Recording) -> None:
         nn_module.uninstall()
         nn.ReLU()(X)
-        nn_module.install()
+        nn_module.install(torch)
         nn.Tanh()(X)
 
         assert names(recorded) == ["Tanh"]

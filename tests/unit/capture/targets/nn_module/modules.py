@@ -74,4 +74,4 @@ def untouched(make: Callable[[], Any]) -> Any:
     try:
         return make()
     finally:
-        nn_module.install()
+        nn_module.install(torch)

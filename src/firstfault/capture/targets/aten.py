@@ -1,0 +1,95 @@
+"""Every operator that goes through PyTorch's dispatcher, PyTorch's own included; only where it is asked for.
+
+    aten.mm.default
+
+Each thread of the program gets a dispatch mode: it sees below autograd, and what C++ calls too. Attached where the
+thread begins, because modes belong to one thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from firstfault.capture.patches import Patches
+
+DISTRIBUTION = "torch"
+TRIED = ("2.11", "2.13")
+REQUIRES = ("torch",)
+OPT_IN = True
+TARGET = "aten"
+
+_patches = Patches()
+_entered: list[Any] = []
+
+
+def install(module: ModuleType) -> None:
+    """Enter the mode in this thread, and in each that begins from now on."""
+    mode = _mode()
+    mode.__enter__()
+    _entered.append(mode)
+    _patches.put(threading.Thread, "_bootstrap_inner", _in_mode(threading.Thread._bootstrap_inner))  # type: ignore[attr-defined]
+
+
+def uninstall() -> None:
+    """Leave the mode in this thread; threads that are under way keep theirs, which then only passes on."""
+    _patches.undo()
+    while _entered:
+        _entered.pop().__exit__(None, None, None)
+
+
+def _in_mode(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def bootstrap_inner(self: threading.Thread) -> Any:
+        if not _patches.active:
+            return original(self)
+        with _mode():
+            return original(self)
+
+    return bootstrap_inner
+
+
+@functools.cache
+def _mode_class() -> type:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from firstfault.capture import recorder
+    from firstfault.capture.custom_op import written_arguments
+
+    begin = recorder.begin
+    writes: dict[Any, frozenset[int | str]] = {}
+
+    class Recording(TorchDispatchMode):
+        """Makes a boundary of each operator."""
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Whether ``torch.compile`` may go on as if the mode were not there."""
+            return True
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            call = begin(str(func), TARGET, args, kwargs) if _patches.active else None
+            if call is None:
+                return func(*args, **kwargs)
+            if func not in writes:
+                writes[func] = written_arguments([func])
+            call.mutates = writes[func]
+            try:
+                result = func(*args, **kwargs)
+            except BaseException as error:
+                call.raised(error)
+                raise
+            call.returned(result)
+            return result
+
+    return Recording
+
+
+def _mode() -> Any:
+    return _mode_class()()
