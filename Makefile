@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint sweep e2e bench clean
+.PHONY: demo test lint scenarios sweep e2e bench clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
@@ -18,6 +18,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/towncrier build --draft --version next > /dev/null
+
+# Programs that really fail, and whether the report says why; minutes.
+scenarios: $(READY)
+	@$(BIN)/python scenarios/run.py
 
 # Every operator of PyTorch's own database that runs on CPU; minutes.
 sweep: $(READY)

@@ -42,6 +42,14 @@ def test_the_two_commands_work(excerpt: tuple[str, str, Path]) -> None:
     assert done.stdout.splitlines()[0] in printed
 
 
+def test_the_trace_is_what_is_printed(excerpt: tuple[str, str, Path]) -> None:
+    _, _, folder = excerpt
+    match = re.search(r"\n\$ firstfault (trace .*)\n((?:.*\n)*?)```", README)
+    assert match is not None
+    done = subprocess.run([*PROGRAMS["firstfault"], *match[1].split()], cwd=folder, capture_output=True, text=True)
+    assert _comparable(done.stdout.replace(f"{folder}/", "")) == _comparable(match[2])
+
+
 def test_every_variable_is_in_the_table() -> None:
     source = (ROOT / "src" / "firstfault" / "settings.py").read_text()
     names = set(re.findall(r'"((?:FIRSTFAULT|SGLANG_KERNEL_API)_[A-Z_]+)"', source))

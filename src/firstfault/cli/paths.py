@@ -41,7 +41,7 @@ def readable(text: str) -> Path:
 
 
 READABLE: Any = typer.Argument(
-    parser=readable, metavar="PATH", help="A recording, a kernel API text log, or a dump folder."
+    parser=readable, metavar="PATH", help="A recording, a kernel API text log, a dump folder, or a text of errors."
 )
 """The argument of every command that reads."""
 

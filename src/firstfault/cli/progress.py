@@ -12,9 +12,9 @@ _STEP = 2**20
 
 
 @contextmanager
-def advancing(path: Path) -> Iterator[Callable[[int], None]]:
-    """Count the bytes read under ``path`` on stderr; silently where that is no terminal or the input small."""
-    total = _bytes_under(path) if sys.stderr is not None and sys.stderr.isatty() else 0
+def advancing(*paths: Path) -> Iterator[Callable[[int], None]]:
+    """Count the bytes read under ``paths`` on stderr; silently where that is no terminal or the input small."""
+    total = sum(map(_bytes_under, paths)) if sys.stderr is not None and sys.stderr.isatty() else 0
     if total < WORTH_A_BAR:
         yield lambda count: None
         return

@@ -1,4 +1,4 @@
-"""``firstfault report PATH``."""
+"""``firstfault report PATH...``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Format(str, Enum):
 
 
 def command(
-    path: Annotated[Path, READABLE],
+    paths: Annotated[list[Path], READABLE],
     output: Annotated[Format | None, typer.Option("--format", help="How it is written; text if left out.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     last: Annotated[int, typer.Option(min=0, max=10, help="How many of the last calls to list.")] = 5,
 ) -> None:
-    """Say which call was in flight, what it was given, and what is suspicious in that.
+    """Say which call failed, on what, and which call made that; from one input, or all that there is on a failure.
 
     Exits with 0 when everything was read, 3 when some of it could not be, 2 when nothing could.
     """
@@ -40,8 +40,8 @@ def command(
 
     if json and output not in (None, Format.JSON):
         raise UsageError(f"--json and --format {output.value} do not go together; leave one out")
-    with advancing(path) as advance:
-        evidence = gather(path, advance)
+    with advancing(*paths) as advance:
+        evidence = gather(paths[0], advance, paths[1:])
     found = report_on(evidence, last=last)
     show(found, Format.JSON if json else output or Format.TEXT)
     raise typer.Exit(ExitCode.OK if found.complete else ExitCode.INCOMPLETE)

@@ -6,12 +6,16 @@ import signal
 
 from firstfault.diagnose import report
 from firstfault.read.evidence import Evidence
+from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.record.plain import plain_text
+
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGQUIT, signal.SIGHUP})
+"""Signals that end a process which has not failed by itself."""
 
 
 def report_on(evidence: Evidence, *, last: int) -> report.Report:
     """The report on what was read; ``last`` is how many of the last calls are listed."""
-    found = report.build(
+    case = report.Case(
         evidence.history,
         source=plain_text(str(evidence.path)),
         kind=evidence.kind,
@@ -19,7 +23,9 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
         ending=_ending(evidence),
         pages=evidence.pages,
         complete_call=evidence.complete,
+        complaints=evidence.complaints,
     )
+    found = report.build(case)
     _add_session(found, evidence)
     found.problems += evidence.problems.lines()
     return found
@@ -45,8 +51,9 @@ def _ending(evidence: Evidence) -> report.Ending:
     killed = isinstance(evidence.session.get("signal"), int)
     well = status == 0 and not isinstance(status, bool) and not killed and isinstance(pid, int)
     exited_well = frozenset({pid} if well and isinstance(pid, int) else ())
-    failed = not well and report.DEVICE_ERROR.search(evidence.stderr) is not None
-    return report.Ending(isinstance(status, int) or killed, exited_well, failed, evidence.running)
+    failed = not well and DEVICE_ERROR.search(evidence.stderr) is not None
+    stopped = evidence.session.get("signal") in FROM_OUTSIDE
+    return report.Ending(isinstance(status, int) or killed, exited_well, failed, stopped, evidence.running)
 
 
 def _end_in_words(evidence: Evidence, *, running: bool) -> str:

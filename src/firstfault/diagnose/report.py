@@ -5,24 +5,25 @@ Conclusion: sglang.custom_op.moe_align (call 37) was in flight when process vm-4
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 import msgspec
 
-from firstfault.diagnose import device, rules
-from firstfault.diagnose.finding import Finding, ranked
+from firstfault.diagnose import complaints, device, diagnosis, rules
+from firstfault.diagnose.finding import Confidence, Finding, ranked
+from firstfault.diagnose.finding import Verdict as Found
+from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
 from firstfault.read.calls import Call, History, Process
+from firstfault.read.formats.complaint import Complaint
+from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
 from firstfault.record import progress, schema
 from firstfault.settings import Level
 
 REPORT_VERSION = 1
-DEVICE_ERROR = re.compile(
-    r"CUDA error|cudaError|illegal memory access|device-side assert|misaligned address|Triton Error"
-)
 STDERR_LINES = 15
 LOST = "lost"
 """Code of the note on records that could not be written."""
@@ -127,6 +128,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     device: list[str] = []
     targets: list[TargetReport] = []
     notes: list[str] = []
+    diagnosis: diagnosis.Diagnosis | None = None
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -141,6 +143,8 @@ class Report(msgspec.Struct, omit_defaults=True):
         stderr: the end of what it wrote there.
         unseen: Python processes of it that nothing was recorded in, and why.
         processes: those that matter most first.
+        diagnosis: what the first of them comes to; None where nothing is wrong.
+        complaints: what the program and tools said of the failure.
         problems: what could not be read; the answer is incomplete where there are any.
     """
 
@@ -156,6 +160,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     unseen: list[str] = []
     processes: list[ProcessReport] = []
     problems: list[str] = []
+    diagnosis: diagnosis.Diagnosis | None = None
+    complaints: list[Complaint] = []
 
     @property
     def complete(self) -> bool:
@@ -170,6 +176,7 @@ class Ending:
     Attributes:
         known: whether its end was recorded; it may run still otherwise.
         exited_well: the process ids known to have exited with 0.
+        stopped: whether it was ended by a signal from outside.
         device_failed: whether it ended with an error of the device in its stderr.
         running: by process, whether it is still there; None where that cannot be told.
     """
@@ -177,37 +184,61 @@ class Ending:
     known: bool = False
     exited_well: frozenset[int] = frozenset()
     device_failed: bool = False
+    stopped: bool = False
     running: Mapping[str, bool | None] = field(default_factory=dict)
 
 
-def build(
-    history: History,
-    *,
-    source: str,
-    kind: str,
-    last: int,
-    ending: Ending,
-    pages: Mapping[str, progress.Page],
-    complete_call: Callable[[Call], None],
-) -> Report:
-    """The report on what ``history`` has taken in.
+@dataclass(frozen=True)
+class Case:
+    """All that a report is made of.
 
-    Args:
+    Attributes:
         history: the calls.
         source, kind: where they come from.
         last: how many of the last calls are listed.
         ending: how the command ended.
         pages: marker pages by process, of those that left one.
         complete_call: fetches what only the dump of a call knows (the statistics of its tensors).
+        complaints: what the program and tools said.
     """
-    processes = [
-        _process(process, history, last, ending, pages.get(process.name), complete_call)
-        for process in history.processes.values()
-    ]
-    processes.sort(key=_weight)
-    lost = [f"{process.name}: {_lost(process)}" for process in history.processes.values() if LOST in process.notes]
-    conclusion = processes[0].conclusion if processes else "No calls were recorded."
-    return Report(REPORT_VERSION, conclusion, source, kind, processes=processes, problems=lost)
+
+    history: History
+    source: str
+    kind: str
+    last: int
+    ending: Ending
+    pages: Mapping[str, progress.Page]
+    complete_call: Callable[[Call], None]
+    complaints: Sequence[Complaint] = ()
+
+
+def build(case: Case) -> Report:
+    """The report on a case."""
+    every = case.history.processes.values()
+    processes = sorted((_process(process, case) for process in every), key=_weight)
+    lost = [f"{process.name}: {_lost(process)}" for process in every if LOST in process.notes]
+    found = Report(
+        REPORT_VERSION,
+        "No calls were recorded.",
+        case.source,
+        case.kind,
+        processes=processes,
+        problems=lost,
+        complaints=list(case.complaints),
+    )
+    if processes:
+        found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis
+        if found.diagnosis is not None and _goes_first(found.diagnosis):
+            found.conclusion = f"{found.conclusion.removesuffix('.')}; {found.diagnosis.text}."
+    elif case.complaints:
+        found.conclusion = complaints.conclusion(case.complaints)
+        found.diagnosis = diagnosis.of_complaints(case.complaints)
+    return found
+
+
+def _goes_first(of: diagnosis.Diagnosis) -> bool:
+    """Whether a diagnosis is part of the conclusion: where it is sure, or keeps from blaming the call in its front."""
+    return bool(of.text) and (of.confidence is Confidence.HIGH or not of.culprit)
 
 
 _ORDER = [
@@ -228,23 +259,19 @@ def _weight(process: ProcessReport) -> tuple[int, int, int]:
     return _ORDER.index(process.verdict), -(suspect.time if suspect else 0), -(suspect.n if suspect else 0)
 
 
-def _process(
-    process: Process,
-    history: History,
-    last: int,
-    ending: Ending,
-    page: progress.Page | None,
-    complete_call: Callable[[Call], None],
-) -> ProcessReport:
-    verdict, suspect = _judge(process, ending)
-    conclusion = _conclusion(process, verdict, suspect, ending)
+def _process(process: Process, case: Case) -> ProcessReport:
+    verdict, suspect = _judge(process, case.ending)
+    conclusion = _conclusion(process, verdict, suspect, case.ending)
+    page = case.pages.get(process.name)
     streams = device.positions(page, process.marks) if page is not None else []
-    if streams and _device_failed(process, suspect, ending):
+    if streams and _device_failed(process, suspect, case.ending):
         verdict, suspect, conclusion = _blame(process, streams, verdict, suspect, conclusion)
-    only = _only(process, history) if verdict is Verdict.ENDED else None
+    elif not _exited_well(process, case.ending) and (seen := _witnessed(process, case)) is not None:
+        verdict, suspect, conclusion = Verdict.CULPRIT, *seen
+    only = _only(process, case.history) if verdict is Verdict.ENDED else None
     for call in filter(None, (suspect, only)):
-        complete_call(call)
-    findings = ranked(rules.check_all(rules.Suspect(suspect, history.earlier))) if suspect is not None else []
+        case.complete_call(call)
+    findings = _findings(process, verdict, suspect, case)
     header = process.header
     return ProcessReport(
         name=process.name,
@@ -252,7 +279,7 @@ def _process(
         conclusion=conclusion,
         calls=process.calls,
         raised=process.raises,
-        running=bool(ending.running.get(process.name)),
+        running=bool(case.ending.running.get(process.name)),
         pid=header.pid if header else 0,
         host=header.host if header else "",
         rank=header.rank if header else "",
@@ -261,12 +288,66 @@ def _process(
         suspect=_call(suspect, process, full=True) if suspect else None,
         only=_call(only, process, full=True) if only else None,
         in_flight=[_call(call, process, full=False) for call in process.in_flight() if call is not suspect],
-        last=[_call(call, process, full=False) for call in _last(process, suspect, last)],
+        last=[_call(call, process, full=False) for call in _last(process, suspect, case.last)],
         findings=findings,
         device=[device.sentence(position, process.op_of) for position in streams],
         targets=_targets(process),
         notes=list(_notes(process)),
+        diagnosis=diagnosis.of_findings(findings, suspect),
     )
+
+
+def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
+    """The call whose kernel failed as something that looked at the device saw it, and that in a sentence."""
+    told = complaints.witness(case.complaints)
+    call = complaints.call_of(told.kernel, process) if told is not None else None
+    if told is None or call is None:
+        return None
+    return call, f"The kernel of {call.op} (call {call.n}) failed on the device. {complaints.sentence(told)}."
+
+
+def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Case) -> list[Finding]:
+    """What the rules find in the call to look at, and in those whose results first went wrong."""
+    about = rules.Suspect(
+        suspect or _NO_CALL,
+        case.history.earlier,
+        process,
+        case.source,
+        case.complaints,
+        witnessed=verdict is Verdict.CULPRIT,
+        stopped=case.ending.stopped or bool(case.ending.running.get(process.name)),
+    )
+    found = [rules.deepened(finding, about) for finding in rules.check_all(about)] if suspect is not None else []
+    late = any(finding.verdict is Found.CANNOT_TELL for finding in found)
+    for call in process.noted() + (_given_bad_indices(process) if suspect is None or late else []):
+        if call is not suspect:
+            other = about.of(call)
+            every = [rules.deepened(finding, other) for finding in rules.check_all(other)]
+            found += [_named(finding) for finding in every if finding.verdict in _OF_OTHERS]
+    known = {finding.origin for finding in found}
+    return ranked([finding for finding in found if finding.call not in known or finding.verdict is not Found.CAUSE])
+
+
+_OF_OTHERS = (Found.CAUSE, Found.OUTSIDE, Found.UPSTREAM)
+"""What a finding must say to be told of another call than the one that failed."""
+MOST_GIVEN_BAD = 3
+
+
+def _given_bad_indices(process: Process) -> list[Call]:
+    """The first of the calls still kept that were given an index beyond what they index, and came back."""
+    broken = (call for call in process.recent.values() if breaks_contract(call))
+    return list(islice(broken, MOST_GIVEN_BAD))
+
+
+def _named(finding: Finding) -> Finding:
+    """A finding whose text says which call it is about."""
+    named = f"{finding.op} (call {finding.call})"
+    if finding.text.startswith(named):
+        return finding
+    return msgspec.structs.replace(finding, text=f"{named}: {finding.text}")
+
+
+_NO_CALL = Call("", schema.Call(0, 0))
 
 
 def _only(process: Process, history: History) -> Call | None:

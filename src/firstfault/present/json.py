@@ -1,4 +1,4 @@
-"""A report for machines: one JSON object, whose ``version`` says how to read it."""
+"""An answer for machines: one JSON object, whose ``version`` says how to read it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 import msgspec
 
 from firstfault.diagnose.report import Report
+from firstfault.diagnose.trace import Trace
 
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e\n]")
 
 
-def render(report: Report) -> str:
-    """The whole report, indented; what could steer a terminal is escaped, as JSON allows."""
-    text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+def render(answer: Report | Trace) -> str:
+    """The whole answer, indented; what could steer a terminal is escaped, as JSON allows."""
+    text = msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
     return _NOT_PLAIN.sub(lambda match: _escaped(match.group()), text) + "\n"
 
 

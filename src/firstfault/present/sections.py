@@ -14,13 +14,16 @@ from typing import TypeAlias
 from firstfault.diagnose.finding import Confidence
 from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, TargetReport, Verdict
 from firstfault.present import values
+from firstfault.read.formats.complaint import Complaint
 from firstfault.settings import Level
 
 MOST_PROCESSES = 8
 MOST_ROWS = 24
 MOST_FINDINGS = 8
 MOST_PARENTS = 8
+MOST_COMPLAINTS = 6
 LONGEST_LINE = 400
+LONGEST_TEXT = 160
 LONGEST_NAME = 80
 
 SHOWN_BEFORE = 5
@@ -64,6 +67,8 @@ def sections(report: Report) -> Iterator[Section]:
     left = len(report.processes) - MOST_PROCESSES
     if left > 0:
         yield Section("More processes", [(f"{left} more, in --json",)])
+    if report.complaints:
+        yield _complaints(report.complaints)
     if report.unseen:
         yield Section("Nothing recorded in", _lines(report.unseen))
     if report.stderr:
@@ -194,7 +199,25 @@ def _findings(process: ProcessReport) -> Section:
     left = len(process.findings) - len(shown)
     if left:
         rows.append(("", "", f"{left} more, in --json"))
-    return Section("Suspicious in its inputs", columns=["weight", "rule", "what"], rows=rows)
+    title = "Suspicious in its inputs" if process.suspect is not None else "Where it first went wrong"
+    return Section(title, columns=["weight", "rule", "what"], rows=rows)
+
+
+def _complaints(complaints: list[Complaint]) -> Section:
+    """What was said, and where in which input."""
+    rows: list[Line] = [
+        (told.teller.value, values.shortened(told.text, LONGEST_TEXT), Code(told.where or told.host), _times(told))
+        for told in complaints[:MOST_COMPLAINTS]
+    ]
+    left = len(complaints) - len(rows)
+    if left:
+        rows.append(("", f"{left} more, in --json", "", ""))
+    return Section("What was said of it", columns=["by", "what", "at", "in"], rows=rows)
+
+
+def _times(told: Complaint) -> str:
+    """The line that says so, and how often it is said."""
+    return f"{told.source}:{told.at}" + (f", {told.count} times" if told.count > 1 else "")
 
 
 def _last(process: ProcessReport) -> Section:
@@ -222,6 +245,7 @@ def _next_steps(report: Report) -> Iterator[Line]:
     elif first.suspect is not None:
         yield from _look_at(first.suspect, first, report)
     else:
+        yield from _weightiest(first)
         if first.verdict is Verdict.BETWEEN_CALLS:
             yield (
                 "to name what it died in, decorate it with @debug_kernel_api, or record every PyTorch operator: ",
@@ -246,11 +270,17 @@ def _record_calls(report: Report) -> Line:
     )
 
 
-def _look_at(suspect: CallReport, process: ProcessReport, report: Report) -> Iterator[Line]:
-    """What would tell more of a call."""
+def _weightiest(process: ProcessReport) -> Iterator[Line]:
+    """What would settle the finding that weighs most."""
     weighty = [finding for finding in process.findings if finding.confidence is not Confidence.LOW]
     if weighty:
-        yield (weighty[0].next_step,)
+        step, command = weighty[0].next_step, weighty[0].command
+        yield (f"{step}: ", Code(command)) if command else (step,)
+
+
+def _look_at(suspect: CallReport, process: ProcessReport, report: Report) -> Iterator[Line]:
+    """What would tell more of a call."""
+    yield from _weightiest(process)
     if process.verdict is Verdict.CANNOT_TELL and not suspect.described:
         yield ("record once more at level 3, which writes down when calls come back",)
     elif process.level >= Level.DUMPS and not suspect.dump and not suspect.dump_skipped:

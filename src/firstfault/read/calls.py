@@ -14,6 +14,9 @@ from enum import Enum
 from firstfault.read import earlier
 from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
+from firstfault.read.producers import Links, Producers, Writer
+from firstfault.read.results import Results
+from firstfault.read.tensors import Labelled, flattened, not_finite
 from firstfault.record import schema
 
 LAST_CALLS = 10
@@ -25,6 +28,12 @@ MOST_CAPTURED = 100_000
 MOST_OPERATORS = 20_000
 """Counted by name in a process; those beyond them are counted as one."""
 MOST_NOTES = 50
+MOST_VALUES = 100_000
+"""Values of calls that have ended that are kept of a process: the last few thousand calls."""
+MOST_ORIGINS = 16
+MOST_ENTRIES = 4
+_TEXT_LIKE_A_VALUE = 256
+"""Characters that take as much memory as a tensor's description."""
 
 CONTROL_FLOW = {"GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError", "_StopRecomputationError"}
 """Exceptions that end a call as it was meant to."""
@@ -53,11 +62,17 @@ class Call:
     duration = 0
     outlived = False
     """Whether a call that began inside it has come back."""
+    writer: Writer | None = None
+    """The call as what wrote its results; None as long as it has not come back."""
 
     def __init__(self, process: str, record: schema.Call, line: int = 0) -> None:
         self.process = process
         self.record = record
         self.line = line
+        self.given: list[Labelled] = []
+        """The tensors among its arguments."""
+        self.links: Links = {}
+        self.weight = 0
 
     @property
     def n(self) -> int:
@@ -72,6 +87,15 @@ class Call:
     def inputs(self) -> Iterator[tuple[str, schema.Value]]:
         """Its arguments by name, ``arg[0]`` for positional ones."""
         return earlier.inputs(self.record)
+
+    def outputs(self) -> list[Labelled]:
+        """The tensors that it gave back."""
+        return flattened([("return", self.out)])
+
+    def strip(self) -> None:
+        """Forget all but what a list of calls shows."""
+        self.record.args = self.record.kwargs = self.out = None
+        self.given, self.links = [], {}
 
     @property
     def ended_as_meant(self) -> bool:
@@ -95,13 +119,6 @@ class Thread:
     last: deque[Call] = field(default_factory=lambda: deque(maxlen=LAST_CALLS))
     raised: Call | None = None
     passed: Call | None = None
-
-    def keep(self, call: Call) -> None:
-        """Remember a call that has ended; of those before it only what a list of calls shows."""
-        if self.last and self.last[-1] is not self.raised:
-            before = self.last[-1]
-            before.record.args = before.record.kwargs = before.out = None
-        self.last.append(call)
 
 
 @dataclass
@@ -131,6 +148,59 @@ class Process:
 
     captured: dict[int, Call] = field(default_factory=dict)
     """The calls that were captured into CUDA graphs, by number: any replay may run them."""
+
+    producers: Producers = field(default_factory=Producers)
+    recent: OrderedDict[int, Call] = field(default_factory=OrderedDict)
+    """The last calls that ended, by number, with all that was recorded of them."""
+
+    origins: dict[int, Call] = field(default_factory=dict)
+    """The first calls that made NaN or infinities of finite inputs, by number."""
+
+    entries: dict[int, Call] = field(default_factory=dict)
+    """The first calls that gave such values having been given some that no recorded call wrote, by number."""
+
+    results: Results = field(default_factory=Results)
+    _values: int = 0
+
+    def find(self, n: int) -> Call | None:
+        """A call by its number, if it is open or among those that are kept."""
+        return self.by_number.get(n) or self.recent.get(n) or self.origins.get(n)
+
+    def keep(self, call: Call) -> None:
+        """Remember a call that has ended; of those long before it only what a list of calls shows."""
+        self.thread(call.record.tid).last.append(call)
+        self.recent[call.n] = call
+        call.weight = _weight(call)
+        self._values += call.weight
+        while self._values > MOST_VALUES and len(self.recent) > 1:
+            _, before = self.recent.popitem(last=False)
+            self._values -= before.weight
+            if not self._is_pinned(before):
+                before.strip()
+
+    def noted(self) -> list[Call]:
+        """The calls whose results were the first to go wrong, in their order."""
+        stood_out = {notice.call.n: notice.call for notice in self.results.notices}
+        return sorted((self.origins | self.entries | stood_out).values(), key=lambda call: call.n)
+
+    def _is_pinned(self, call: Call) -> bool:
+        """Whether a call is kept however long ago it was."""
+        thread = self.threads.get(call.record.tid)
+        if call.n in self.origins or call.n in self.entries or (thread is not None and thread.raised is call):
+            return True
+        return any(notice.call is call for notice in self.results.notices)
+
+    def note_origin(self, writer: Writer | None) -> None:
+        """Keep the call that made a value which is not finite, if it is among the first."""
+        origin = writer.origin if writer is not None else None
+        entered = self.find(writer.n) if writer is not None and writer.entered else None
+        if entered is not None and len(self.entries) < MOST_ENTRIES:
+            self.entries[entered.n] = entered
+        if origin is None or origin.n in self.origins or len(self.origins) >= MOST_ORIGINS:
+            return
+        call = self.find(origin.n)
+        if call is not None:
+            self.origins[origin.n] = call
 
     def marked_call(self, n: int) -> Call | None:
         """A call that the device may have been in, if it is among those that are kept."""
@@ -233,10 +303,15 @@ class History:
         call.duration = record.t - call.record.t if record.t else 0
         thread = process.thread(call.record.tid)
         thread.raised = thread.passed = None  # whoever called it has dealt with the exception
-        thread.keep(call)
+        outputs = call.outputs()
+        call.writer = process.producers.returned(call.op, record, outputs)
+        process.results.take(call, outputs)
+        process.keep(call)
+        if any(not_finite(tensor) for _, tensor in outputs):
+            process.note_origin(call.writer)
         if thread.open:
             thread.open[-1].outlived = True
-        self.earlier.learn(call.record)
+        self.earlier.learn(call.record, call.given)
         return call
 
 
@@ -248,6 +323,7 @@ def _begin(process: Process, record: schema.Call, line: int) -> None:
         process.lose(stack, _depth(stack, record.parent))
     thread.raised = thread.passed = None
     stack.append(call)
+    _link(process, call)
     process.by_number[record.n] = call
     process.calls += 1
     if len(process.by_target) < MOST_OPERATORS or (record.target, record.op) in process.by_target:
@@ -275,6 +351,36 @@ def _given(process: Process, record: schema.Inputs) -> None:
         call.record.args = record.args or call.record.args or []
         call.record.kwargs = (call.record.kwargs or {}) | record.kwargs
         process.described = True
+        _link(process, call)
+
+
+def _link(process: Process, call: Call) -> None:
+    """Find out which calls wrote what a call was given."""
+    if call.record.args is None:
+        return
+    call.given = flattened(call.inputs())
+    call.links = process.producers.begin(call.record, call.given)
+    bad = [label for label, tensor in call.given if not_finite(tensor)] if call.links else []
+    for link in (link for label in bad for link in call.links.get(label, ())):
+        process.note_origin(link.writer)
+
+
+def _weight(call: Call) -> int:
+    """How many values a call keeps, for the memory that it takes."""
+    values = [*(call.record.args or ()), *(call.record.kwargs or {}).values(), call.out]
+    return 1 + len(values) + sum(_values(value) for value in values if type(value) not in _SMALL)
+
+
+_SMALL = (schema.Tensor, int, float, bool, type(None))
+
+
+def _values(value: schema.Value) -> int:
+    if isinstance(value, schema.Sequence):
+        return 1 + sum(map(_values, value.items))
+    if isinstance(value, schema.Mapping):
+        return 1 + sum(map(_values, value.values))
+    text = value if isinstance(value, str) else getattr(value, "repr", None) or ""
+    return 1 + len(text) // _TEXT_LIKE_A_VALUE
 
 
 def _replayed(process: Process, record: Replayed) -> None:
@@ -301,13 +407,14 @@ def _raised(process: Process, record: schema.Raise) -> Call | None:
     process.raises += 1
     call.state = State.RAISED
     call.exception, call.message = record.exception, record.message
+    process.producers.forget(call.n)
     thread = process.thread(call.record.tid)
     if call.ended_as_meant:
         thread.raised = thread.passed = None
     else:
         thread.raised = thread.raised or call  # on its way through enclosing calls it began in the innermost
         thread.passed = call
-    thread.keep(call)
+    process.keep(call)
     return call
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TypeAlias
 
-from firstfault.read.tensors import Labelled, tensors
+from firstfault.read.tensors import Labelled, flattened, largest_magnitude
 from firstfault.record import schema
 
 MOST_VARIANTS = 4000
@@ -78,6 +77,15 @@ class Tie:
 
 
 @dataclass(slots=True)
+class Counted:
+    """A whole number: the dimensions that it was equal to in every call; ``varied`` tells that it changed with them."""
+
+    value: int
+    positions: set[Position]
+    varied: bool = False
+
+
+@dataclass(slots=True)
 class Variant:
     """The calls of an operator with tensors of the same ranks in the same places."""
 
@@ -88,6 +96,9 @@ class Variant:
     last_dims: set[tuple[int, ...]] = field(default_factory=set)
     """The last dimensions of all tensors, as calls had them together."""
 
+    numbers: dict[str, Counted] = field(default_factory=dict)
+    """The arguments that are whole numbers, as long as they count something."""
+
     def add(self, found: list[Labelled]) -> None:
         """Take in a call whose layout is new."""
         for label, tensor in found:
@@ -95,6 +106,18 @@ class Variant:
         self._tie({(label, dim): extent for label, tensor in found for dim, extent in enumerate(tensor.shape)})
         if len(self.last_dims) < _MOST_LAYOUTS:
             self.last_dims.add(last_dims(found))
+
+    def count_by(self, label: str, value: int, found: list[Labelled]) -> None:
+        """Take in a whole number of a call."""
+        known = self.numbers.get(label)
+        if known is None and self.count == 0:
+            equal = {(name, dim) for name, t in found for dim, extent in enumerate(t.shape) if extent == value}
+            if equal:
+                self.numbers[label] = Counted(value, equal)
+        elif known is not None and known.positions:
+            extents = {name: tensor.shape for name, tensor in found if any(name == at for at, _ in known.positions)}
+            known.positions = {at for at in known.positions if at[0] in extents and extents[at[0]][at[1]] == value}
+            known.varied = known.varied or known.value != value
 
     def fits(self, ranks: dict[str, int]) -> bool:
         """Whether it has some of these places, with the same number of dimensions in each."""
@@ -119,9 +142,9 @@ class Earlier:
         self._variants: dict[tuple[str, tuple[tuple[str, int], ...]], Variant] = {}
         self._layouts: dict[int, Variant] = {}
 
-    def learn(self, record: schema.Call) -> None:
-        """Take in a call that came back."""
-        found = compared(record)
+    def learn(self, record: schema.Call, given: list[Labelled] | None = None) -> None:
+        """Take in a call that came back; ``given`` are the tensors that it was given, where they are known already."""
+        found = compared(record, given)
         if not found:
             return
         layout = hash((record.op, tuple((label, t.shape, t.dtype, t.device, t.contiguous) for label, t in found)))
@@ -130,6 +153,9 @@ class Earlier:
             variant = self._take_in(record.op, found, layout)
         if variant is None:
             return
+        for label, value in inputs(record) if variant.numbers or not variant.count else ():
+            if type(value) is int and value > 1:
+                variant.count_by(label, value, found)
         variant.count += 1
         for label, tensor in found:
             if tensor.mean is not None:
@@ -166,26 +192,15 @@ class Earlier:
         return variant
 
 
-def compared(record: schema.Call) -> list[Labelled]:
+def compared(record: schema.Call, given: list[Labelled] | None = None) -> list[Labelled]:
     """The tensors of a call that are compared with those of others."""
-    found: list[Labelled] = []
-    for label, value in inputs(record):
-        if type(value) is schema.Tensor:  # most are, and this is done for every call of a log
-            found.append((label, value))
-        elif isinstance(value, (schema.Sequence, schema.Mapping)):
-            found += islice(tensors(label, value), MOST_TENSORS)
+    found = flattened(inputs(record)) if given is None else given
     return [item for item in found[:MOST_TENSORS] if len(item[0]) <= LONGEST_LABEL]
 
 
 def last_dims(found: Iterable[Labelled]) -> tuple[int, ...]:
     """The last dimension of each tensor, 1 for those without."""
     return tuple(tensor.shape[-1] if tensor.shape else 1 for _, tensor in found)
-
-
-def largest_magnitude(tensor: schema.Tensor) -> float:
-    """Of its finite minimum and maximum; 0 where neither is known."""
-    low, high = tensor.min, tensor.max
-    return max(abs(low) if isinstance(low, (int, float)) else 0.0, abs(high) if isinstance(high, (int, float)) else 0.0)
 
 
 def _ranks(found: list[Labelled]) -> tuple[tuple[str, int], ...]:

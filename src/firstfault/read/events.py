@@ -52,6 +52,14 @@ class Problems:
         else:
             self.left_out += 1
 
+    def merge(self, others: Problems) -> None:
+        """Take in those of another input."""
+        for message, count in others.counts.items():
+            self.add(message)
+            if message in self.counts:
+                self.counts[message] += count - 1
+        self.left_out += others.left_out
+
     def lines(self) -> list[str]:
         """One line a problem."""
         shown = [message if count == 1 else f"{message} ({count} times)" for message, count in self.counts.items()]

@@ -7,7 +7,9 @@ The values in dumps are read only of the calls that a report asks for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,20 @@ import msgspec
 from firstfault.errors import UnreadableInput
 from firstfault.read import living
 from firstfault.read.calls import Call, History
-from firstfault.read.events import Advance, Problems
-from firstfault.read.files import is_regular
+from firstfault.read.events import Advance, Problems, Source
+from firstfault.read.files import is_regular, read_end
 from firstfault.read.formats import marker_page, safetensors_file, torch_archive
+from firstfault.read.formats.complaint import Complaint
+from firstfault.read.formats.error_log import ErrorLog, complaints
+from firstfault.read.formats.kernel_api_log import KernelApiLog
 from firstfault.read.formats.recording import Recording, process_folders
 from firstfault.read.session import open_source
 from firstfault.read.tensors import saved_inputs, saved_outputs
 from firstfault.read.unseen import unseen
 from firstfault.record import layout, progress, schema
+
+LOG_END = 2**20
+"""Bytes at the end of a kernel API log that are searched for what the program said when it failed."""
 
 
 @dataclass
@@ -38,6 +46,7 @@ class Evidence:
         session: what ``session.json`` says of the command.
         run_is_gone: whether the ``firstfault run`` of that session is; None where it cannot be told from here.
         stderr: the end of what the command wrote there.
+        complaints: what the program and tools said of the failure.
         unseen: Python processes of the command that nothing was recorded in, and why.
         running: by process, of those that have not written their end: whether it is still there.
         pages: by process, of those that left one: its marker page.
@@ -50,6 +59,7 @@ class Evidence:
     session: Mapping[str, object] = field(default_factory=dict)
     run_is_gone: bool | None = None
     stderr: str = ""
+    complaints: list[Complaint] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     running: Mapping[str, bool | None] = field(default_factory=dict)
     pages: Mapping[str, progress.Page] = field(default_factory=dict)
@@ -73,37 +83,83 @@ class Evidence:
                 self.problems.add(str(error))
 
 
-def gather(path: Path, advance: Advance) -> Evidence:
-    """Read what lies at ``path``.
+def gather(path: Path, advance: Advance, beside: Sequence[Path] = ()) -> Evidence:
+    """Read what lies at ``path``, and what lies elsewhere on the same failure.
 
     Args:
-        path: a recording, a text log, or a dump folder.
+        path: a recording, a text log, a dump folder, or a text of errors.
         advance: told of the bytes read.
+        beside: more of these. What a process is called in one input stays its name; one that has the name of a
+            process of another input is told apart by the input's.
 
     Raises:
-        UnreadableInput: nothing there can be read.
+        UnreadableInput: nothing in one of them can be read.
     """
-    source = open_source(path)
+    sources = [(each, open_source(each)) for each in (path, *beside)]
     history = History()
-    for event in source.events(advance):
-        history.feed(event)
-    found = Evidence(path, source.kind, history, source.problems)
-    if isinstance(source, Recording):
-        folders = {folder.name: folder for folder in process_folders(source.path)}
-        found.session = source.session()
+    with _uncollected():
+        for _, source in sources:
+            _feed(history, source, advance)
+    where, main = next((item for item in sources if not isinstance(item[1], ErrorLog)), sources[0])
+    found = Evidence(where, main.kind, history, main.problems)
+    if isinstance(main, Recording):
+        folders = {folder.name: folder for folder in process_folders(main.path)}
+        found.session = main.session()
         found.run_is_gone = living.run_is_gone(found.session)
-        found.stderr = source.stderr_tail()
-        found.unseen = unseen(source.path)
+        found.stderr = main.stderr_tail()
+        found.unseen = unseen(main.path)
         found.running = _running(folders, history)
         found.pages = _pages(folders)
+    for _, source in sources:
+        found.complaints += _complaints(source)
+        if source is not main:
+            found.problems.merge(source.problems)
     return found
+
+
+def _feed(history: History, source: Source, advance: Advance) -> None:
+    """Take in the records of one input."""
+    taken = set(history.processes)
+    for event in source.events(advance):
+        if event.process in taken:
+            event = event._replace(process=f"{source.path.name}/{event.process}")
+        history.feed(event)
+
+
+def _complaints(source: Source) -> list[Complaint]:
+    """What an input says of a failure: all of a text of errors, of others what stands at the end."""
+    if isinstance(source, ErrorLog):
+        return source.complaints
+    if isinstance(source, Recording):
+        return complaints(source.stderr_tail().splitlines(), layout.STDERR_TAIL)
+    if isinstance(source, KernelApiLog):
+        text = read_end(source.path, LOG_END).decode(errors="replace")
+        return complaints((line for line in text.splitlines() if not _is_call(line)), source.path.name)
+    return []
+
+
+def _is_call(line: str) -> bool:
+    """Whether a line of a kernel API log is its own, not the program's: an exception in it is told of a call."""
+    return "Kernel API " in line or line.startswith("  ")
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for reference cycles: records make none, and looking through all that are kept doubles the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _running(folders: Mapping[str, Path], history: History) -> dict[str, bool | None]:
     return {
         name: living.is_running(folders[name], process.header)
         for name, process in history.processes.items()
-        if process.header is not None and process.end is None
+        if name in folders and process.header is not None and process.end is None
     }
 
 

@@ -7,7 +7,7 @@ kwarg_caches_0  kwarg_caches_1_k        (keys of a dump)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from msgspec import structs
@@ -64,3 +64,27 @@ def saved_inputs(call: schema.Call) -> Iterator[Labelled]:
 def saved_outputs(result: schema.Value) -> Iterator[Labelled]:
     """The tensors in what a call returned, likewise."""
     return tensors("result", result, key_parts)
+
+
+def not_finite(tensor: schema.Tensor) -> bool:
+    """Whether it holds NaN or an infinity that is not a mask's: minus infinity alone is how masks are made."""
+    if tensor.nan_count or tensor.mean == "nan":
+        return True
+    return bool(tensor.inf_count) and not (tensor.min == "-inf" and tensor.max != "inf")
+
+
+def largest_magnitude(tensor: schema.Tensor) -> float:
+    """Of its finite minimum and maximum; 0 where neither is known."""
+    low, high = tensor.min, tensor.max
+    return max(abs(low) if isinstance(low, (int, float)) else 0.0, abs(high) if isinstance(high, (int, float)) else 0.0)
+
+
+def flattened(arguments: Iterable[tuple[str, schema.Value]]) -> list[Labelled]:
+    """The tensors among named values, by the path to each."""
+    found: list[Labelled] = []
+    for label, value in arguments:
+        if type(value) is schema.Tensor:  # most are, and this is done for every call of a log
+            found.append((label, value))
+        elif isinstance(value, (schema.Sequence, schema.Mapping)):
+            found += tensors(label, value)
+    return found

@@ -262,3 +262,31 @@ def test_a_dump_that_is_gone_is_not_missed(tmp_path: Path, name: str) -> None:
     """A log names dumps that lie elsewhere; the report goes without."""
     found = report(samples.write_log(name, tmp_path))
     assert all("dump" not in problem for problem in found.problems)
+
+
+# --- what is wrong although no call failed
+
+
+def test_nan_that_came_from_outside(tmp_path: Path) -> None:
+    bad = tensor(4, 8, min=-1.0, max=1.0, mean="nan", nan_count=1, inf_count=0, ptr=64, storage=64)
+    out = tensor(4, 8, min=-1.0, max=1.0, mean="nan", nan_count=9, inf_count=0, ptr=4096, storage=4096)
+    found = samples.report(
+        samples.recording(tmp_path, [header(5), call(1, "linear", bad), returned(1, out), schema.End(0, 1)])
+    )
+    assert "; linear (call 1): arg[0] of shape (4, 8) holds 1 NaN before the call; no recorded call wrote it." in found.conclusion  # fmt: skip
+    assert found.diagnosis is not None
+    assert (found.diagnosis.culprit, found.diagnosis.origin) == (1, 0)
+
+
+def test_a_bad_index_in_a_call_that_came_back(tmp_path: Path) -> None:
+    ids = tensor(9, dtype="torch.int32", min=0, max=500, mean=9.0)
+    records: list[schema.Record] = [
+        header(5),
+        call(1, "moe_align", ids, tensor(128, dtype="torch.int32")),
+        returned(1),
+        call(2, "norm"),
+        returned(2),
+    ]
+    found = samples.report(samples.recording(tmp_path, records))
+    assert found.diagnosis is not None
+    assert (found.diagnosis.rule, found.diagnosis.culprit_op) == ("FF501", "moe_align")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firstfault.read import calls
 from firstfault.read.calls import LAST_CALLS, MOST_OPEN, MOST_THREADS, History, Process, State
 from firstfault.read.events import MOST_PROBLEMS, Event, Problems
 from firstfault.record import schema
@@ -148,13 +149,25 @@ def test_whether_ends_are_recorded() -> None:
     assert taken([call(1, "op")]).ends_recorded
 
 
-def test_only_the_last_calls_are_kept_and_of_them_only_the_newest_whole() -> None:
+def test_only_the_last_calls_are_listed_and_of_the_last_values_all_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MOST_VALUES", 3 * 3 + 1)  # a call, its argument and its result
     records: list[schema.Record] = []
     for n in range(1, 100):
         records += [call(n, f"op{n}", tensor(4)), returned(n, tensor(4))]
-    last = taken(records).threads[MAIN_TID].last
+    process = taken(records)
+    last = process.threads[MAIN_TID].last
     assert [ended.op for ended in last] == [f"op{n}" for n in range(100 - LAST_CALLS, 100)]
-    assert [ended.record.args is None for ended in last] == [True] * (LAST_CALLS - 1) + [False]
+    assert [ended.record.args is None for ended in last] == [True] * (LAST_CALLS - 3) + [False] * 3
+    assert [*process.recent] == [97, 98, 99]
+    assert process.find(96) is None
+
+
+def test_a_long_text_takes_the_place_of_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MOST_VALUES", 1000)
+    records: list[schema.Record] = []
+    for n in range(1, 20):
+        records += [call(n, "op", "x" * 100_000, schema.Sequence("list", 500, [1] * 500)), returned(n)]
+    assert [*taken(records).recent] == [19]
 
 
 def test_a_call_that_raised_keeps_its_arguments() -> None:

@@ -1,43 +1,98 @@
 """One rule a file: ``ff201_shape_disagreement.py`` holds FF201, and its docstring is its published page.
 
-A rule is a function ``check(suspect)`` that yields what it finds in one call. It reads nothing but the call
-and what earlier calls of the same operator looked like.
+A rule is a function ``check(suspect)`` that yields what it finds in one call. It reads nothing but the call, what
+earlier calls of the same operator looked like, which calls wrote its arguments, and what the program said.
+``KIND`` is the class of fault that it finds evidence of.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 
-from firstfault.diagnose.finding import Confidence, Finding
+import msgspec
+
+from firstfault.diagnose import lineage
+from firstfault.diagnose.finding import Confidence, Finding, Verdict
 from firstfault.read import earlier
-from firstfault.read.calls import Call
+from firstfault.read.calls import Call, Process, State
+from firstfault.read.formats.complaint import Complaint
+from firstfault.read.formats.errors_text import DEVICE_ERROR
+from firstfault.read.results import Notice, What
 from firstfault.read.tensors import Labelled, tensors
+from firstfault.record import schema
 
 RULES = (
+    "ff501_index_out_of_range",
+    "ff402_out_of_memory",
+    "ff801_sync_in_capture",
+    "ff307_scale_not_set",
+    "ff207_number_disagrees",
     "ff201_shape_disagreement",
     "ff202_dtype_drift",
     "ff203_device_mix",
-    "ff204_not_contiguous",
+    "ff205_misaligned",
+    "ff206_stride_of_one",
+    "ff503_repeated_index",
+    "ff303_made_not_finite",
     "ff301_not_finite",
+    "ff502_offset_overflow",
+    "ff101_late_error",
+    "ff602_never_returned",
+    "ff304_jump",
+    "ff305_constant",
+    "ff306_never_written",
     "ff302_magnitude",
+    "ff204_not_contiguous",
     "ff401_giant_tensor",
+    "ff601_another_stream",
 )
+"""In the order in which findings of the same weight are shown: what explains most first."""
+
+
+DEEPER = ("ff501_index_out_of_range", "ff307_scale_not_set", "ff503_repeated_index", "ff301_not_finite")
+"""Rules on inputs so bad that a call which was given such is not the origin of what it made of them."""
+MOST_HOPS = 8
+_PLACE = re.compile(r"arg\[(\d+)\]")
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A call to look at, and what earlier calls of its operator looked like."""
+    """A call to look at, what earlier calls of its operator looked like, and the process that made it.
+
+    Attributes:
+        source: the path that the record came from, for commands.
+        complaints: what the program and tools said.
+        witnessed: whether the device itself, or who looked at it, tells that this call failed on it.
+        stopped: whether the process runs still, or was ended from outside.
+    """
 
     call: Call
     known: earlier.Earlier
+    process: Process = field(default_factory=lambda: Process(""))
+    source: str = "PATH"
+    complaints: Sequence[Complaint] = ()
+    witnessed: bool = False
+    stopped: bool = False
 
     @cached_property
     def tensors(self) -> list[Labelled]:
         """The tensors among its inputs, by argument."""
         return [found for label, value in self.call.inputs() for found in tensors(label, value)]
+
+    def of(self, call: Call) -> Suspect:
+        """Another call of the same process, which came back: nothing was said of it."""
+        return Suspect(call, self.known, self.process, self.source)
+
+    @property
+    def said(self) -> str:
+        """What the call raised, and what the program's kernels and libraries said beside it."""
+        return "\n".join([f"{self.call.exception}: {self.call.message}", *(told.text for told in self.complaints)])
 
     @cached_property
     def alike(self) -> earlier.Variant | None:
@@ -55,8 +110,40 @@ class Suspect:
 
     @property
     def count(self) -> int:
-        """How many earlier calls like this one came back."""
-        return self.alike.count if self.alike is not None else 0
+        """How many other calls like this one came back."""
+        return self.alike.count - self.counts_itself if self.alike is not None else 0
+
+    @property
+    def counts_itself(self) -> bool:
+        """Whether the call is one of those that came back."""
+        return self.call.state is State.RETURNED
+
+    def origin(self, label: str, shows: Callable[[schema.Tensor], bool | None]) -> lineage.Origin:
+        """The call that first made what an argument shows."""
+        return lineage.origin(self.process, self.call, label, shows)
+
+    def producer(self, label: str) -> lineage.Origin | None:
+        """The call that wrote an argument last, whatever it was given; None where that is not known."""
+        link = next(iter(self.call.links.get(label, ())), None)
+        if link is None or link.since:
+            return None
+        n, op = link.writer.n, link.writer.op
+        return lineage.Origin(lineage.Ending.MADE, n, op, self.process.find(n), (n,), link.how)
+
+    def notices(self, what: What) -> list[Notice]:
+        """What was noticed of the call's results."""
+        return [notice for notice in self.process.results.notices if notice.call is self.call and notice.what is what]
+
+    @property
+    def failed_on_device(self) -> bool:
+        """Whether what was said is an error of the device."""
+        return DEVICE_ERROR.search(self.said) is not None
+
+    def trace(self, label: str = "") -> str:
+        """The command that shows where an argument came from, or all of them."""
+        place = _PLACE.fullmatch(label)
+        chosen = f" --arg {place[1] if place else shlex.quote(label)}" if label else ""
+        return f"firstfault trace {shlex.quote(self.source)} --call {self.call.n}{chosen}"
 
     @property
     def in_earlier_calls(self) -> str:
@@ -69,15 +156,83 @@ def check_all(suspect: Suspect) -> list[Finding]:
     return [finding for name in RULES for finding in load(name).check(suspect)]
 
 
+def deepened(found: Finding, suspect: Suspect) -> Finding:
+    """A finding whose origin is followed on, as long as what that call was given is itself found to be bad."""
+    evidence, origin = list(found.evidence), (found.origin, found.origin_op)
+    for _ in range(MOST_HOPS):
+        call = suspect.process.find(origin[0]) if origin[0] else None
+        if call is None:
+            break
+        every = [finding for name in DEEPER for finding in load(name).check(suspect.of(call))]
+        deeper = next((finding for finding in every if finding.confidence is not Confidence.LOW), None)
+        if deeper is None:
+            break
+        evidence.append(f"{call.op} (call {call.n}) was itself given what is bad: {deeper.text}")
+        if not deeper.origin:
+            break
+        origin = (deeper.origin, deeper.origin_op)
+    if len(evidence) == len(found.evidence):
+        return found
+    text = f"{found.text}, and {evidence[-1]}" if origin != (found.origin, found.origin_op) else found.text
+    return msgspec.structs.replace(found, evidence=evidence, origin=origin[0], origin_op=origin[1], text=text)
+
+
 def load(name: str) -> ModuleType:
     """The module of one rule."""
     return import_module(f"{__name__}.{name}")
 
 
 def finding(
-    module: str, suspect: Suspect, confidence: Confidence, arguments: list[str], text: str, next_step: str
+    module: str,
+    suspect: Suspect,
+    confidence: Confidence,
+    arguments: list[str],
+    text: str,
+    next_step: str,
+    *,
+    verdict: Verdict = Verdict.SUSPICIOUS,
+    command: str = "",
+    evidence: list[str] | None = None,
+    rules_out: str = "",
+    origin: lineage.Origin | None = None,
 ) -> Finding:
-    """A finding of the rule in ``module``, which gives it code and title by its name."""
-    code, _, slug = module.rpartition(".")[2].partition("_")
+    """A finding of the rule in ``module``, which gives it code and title by its name, and its kind.
+
+    With an ``origin`` the text says where what was seen came from.
+    """
+    slug = module.rpartition(".")[2]
+    code, _, title = slug.partition("_")
     call = suspect.call
-    return Finding(code.upper(), slug.replace("_", " "), confidence, call.n, call.op, arguments, text, next_step)
+    made = origin if origin is not None and origin.found else None
+    return Finding(
+        code.upper(),
+        title.replace("_", " "),
+        confidence,
+        call.n,
+        call.op,
+        arguments,
+        text + (f"; {origin_in_words(origin)}" if origin is not None else ""),
+        next_step,
+        kind=load(slug).KIND,
+        verdict=Verdict.UPSTREAM if made else verdict,
+        command=command or (suspect.trace(next(filter(call.links.get, arguments), "")) if arguments else ""),
+        evidence=evidence or [],
+        rules_out=rules_out,
+        origin=made.n if made else 0,
+        origin_op=made.op if made else "",
+    )
+
+
+def origin_in_words(origin: lineage.Origin) -> str:
+    """Where something came from, as the end of a sentence."""
+    ending, call = origin.ending, origin.in_words
+    if ending is lineage.Ending.MADE:
+        through = f", through {len(origin.path) - 1} more calls" if len(origin.path) > 1 else ""
+        return f"{call} made it{through}"
+    if ending is lineage.Ending.LEFT:
+        return f"{call} {ending.value}"
+    if ending is lineage.Ending.NO_WRITER:
+        return f"{call} had it already, from no recorded call" if origin.n else ending.value
+    if ending is lineage.Ending.UNRECORDED:
+        return f"{call} wrote it last, without that: {ending.value}"
+    return f"{call} passed it on: {ending.value}"

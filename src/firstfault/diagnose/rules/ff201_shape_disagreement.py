@@ -3,8 +3,9 @@
 ## What it finds
 A dimension that was the same in every earlier call of the operator and is another now; two dimensions that
 were equal in every earlier call, such as the tokens of two arguments, and are no longer; another number of
-dimensions; and, with no earlier call to compare with, two tensors with the same leading dimensions whose last
-dimension differs, such as a query of ``(1, 8, 8, 256)`` beside a key of ``(1, 8, 4, 64)``.
+dimensions; those that the call itself complains of; and, with no earlier call to compare with, two tensors with
+the same leading dimensions whose last dimension differs, such as a query of ``(1, 8, 8, 256)`` beside a key of
+``(1, 8, 4, 64)``.
 
 The number of tokens, rows or images varies in normal service: leading dimensions that change together are
 passed over.
@@ -23,15 +24,19 @@ Look at the call that produced the argument.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import combinations
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read import earlier
+from firstfault.read.formats.errors_text import SHAPES
+from firstfault.read.formats.values import elements
 from firstfault.read.tensors import Labelled
 from firstfault.record import schema
 
+KIND = Kind.MISMATCH
 ENOUGH_CALLS = 2
 """Earlier calls that must agree before another extent is remarkable."""
 MANY_CALLS = 5
@@ -42,6 +47,7 @@ HEADS = 3
 
 def check(suspect: Suspect) -> Iterator[Finding]:
     """Compare each tensor with earlier calls, and with those beside it where there were none."""
+    yield from _complained_of(suspect)
     if suspect.alike is None:
         yield from _other_ranks(suspect)
         yield from _neighbours(suspect)
@@ -50,6 +56,23 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         yield from _other_extents(suspect, suspect.alike)
     else:
         yield from _neighbours(suspect)
+
+
+def _complained_of(suspect: Suspect) -> Iterator[Finding]:
+    """The tensors with an extent that stands in what the call says of shapes."""
+    message = suspect.call.message.partition("\n")[0]
+    if not SHAPES.search(message):
+        return
+    numbers = {int(number) for number in re.findall(r"\d{1,18}", message)} - {0, 1}
+    named = [item for item in suspect.tensors if numbers & {*item[1].shape, elements(item[1].shape)}]
+    if not named:
+        return
+    made = [(label, origin) for label, _ in named if (origin := suspect.producer(label)) is not None]
+    text = "the call complains of shapes: " + ", ".join(f"{label} is {tensor.shape}" for label, tensor in named)
+    labels = [label for label, _ in named]
+    step = f"see which call produced {' and '.join(labels)}"
+    origin = made[0][1] if len(made) == 1 else None  # of several nobody knows which is wrong
+    yield finding(__name__, suspect, Confidence.MEDIUM, labels, text, step, origin=origin)
 
 
 def _other_ranks(suspect: Suspect) -> Iterator[Finding]:
@@ -155,4 +178,6 @@ def _extents(suspect: Suspect) -> dict[earlier.Position, int]:
 
 
 def _finding(suspect: Suspect, confidence: Confidence, labels: list[str], text: str) -> Finding:
-    return finding(__name__, suspect, confidence, labels, text, f"see which call produced {' and '.join(labels)}")
+    step = f"see which call produced {' and '.join(labels)}"
+    origin = suspect.producer(labels[-1])
+    return finding(__name__, suspect, confidence, labels, text, step, origin=origin)

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 
+KIND = Kind.MISMATCH
 HALVES = {"torch.float16", "torch.bfloat16"}
 ENOUGH_CALLS = 2
 
@@ -35,7 +36,15 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         known = suspect.earlier(label)
         if known is not None and tensor.dtype not in known.dtypes:
             text = f"{label} is {tensor.dtype}; {suspect.in_earlier_calls} it was {', '.join(sorted(known.dtypes))}"
-            yield finding(__name__, suspect, confidence, [label], text, f"see which call produced {label}")
+            yield finding(
+                __name__,
+                suspect,
+                confidence,
+                [label],
+                text,
+                f"see which call produced {label}",
+                origin=suspect.producer(label),
+            )
 
 
 def _two_halves(suspect: Suspect) -> Iterator[Finding]:

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.record import schema
+
+KIND = Kind.MISMATCH
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
+
+KIND = Kind.MISMATCH
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:
@@ -35,4 +37,4 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             text += f"; {suspect.in_earlier_calls} it was"
         confidence = Confidence.LOW if known is None else Confidence.MEDIUM
         step = f"pass {label}.contiguous() and see whether the fault goes away"
-        yield finding(__name__, suspect, confidence, [label], text, step)
+        yield finding(__name__, suspect, confidence, [label], text, step, origin=suspect.producer(label))

@@ -19,13 +19,15 @@ Follow the argument upstream to the call where the magnitude jumps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
-from firstfault.read.earlier import largest_magnitude
+from firstfault.read.tensors import largest_magnitude
 from firstfault.record import schema
 from firstfault.record.text_log import number
 
+KIND = Kind.NOT_A_NUMBER
 IMPLAUSIBLE = 1e6
 LARGEST_HALF = 65504.0
 JUMP = 1e3
@@ -49,7 +51,13 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             continue
         text = f"{label} reaches from {number(tensor.min or 0)} to {number(tensor.max or 0)}{reason}"
         step = f"follow {label} upstream to the call where the magnitude jumps"
-        yield finding(__name__, suspect, Confidence.MEDIUM, [label], text, step)
+        origin = suspect.origin(label, partial(_as_large, size)) if suspect.call.links.get(label) else None
+        yield finding(__name__, suspect, Confidence.MEDIUM, [label], text, step, origin=origin)
+
+
+def _as_large(size: float, tensor: schema.Tensor) -> bool | None:
+    """Whether a tensor holds a magnitude close to one; None where it has no statistics."""
+    return None if tensor.mean is None and _is_floating(tensor) else largest_magnitude(tensor) >= size / JUMP
 
 
 def _reason(size: float, before: float, *, beside_halves: bool) -> str:

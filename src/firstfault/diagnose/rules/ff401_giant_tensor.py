@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.finding import Confidence, Finding
+from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.formats.values import element_size
 from firstfault.record import schema
 
+KIND = Kind.OUT_OF_MEMORY
 GIANT = 64 * 2**30
 JUMP = 64
 WORTH_A_JUMP = 2**28

@@ -115,7 +115,7 @@ class DumpFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems = Problems()
-        self._folders = dumps_in(path)
+        self._folders = self._find()
         self._open: dict[tuple[int, int], list[tuple[int, str]]] = {}
 
     def events(self, advance: Advance) -> Iterator[Event]:
@@ -125,6 +125,10 @@ class DumpFolder:
             dump = _Dump(folder, self._metadata(folder))
             for record in self._records(dump, index):
                 yield Event(f"pid {dump.pid}", record)
+
+    def _find(self) -> list[Path]:
+        """The folders of the dumps, in the order of their calls."""
+        return dumps_in(self.path)
 
     def _records(self, dump: _Dump, index: int) -> Iterator[schema.Record]:
         call = self._call(dump, index)
@@ -171,7 +175,7 @@ class DumpFolder:
         return {}
 
     def _metadata(self, folder: Path) -> dict[str, Any]:
-        for name, decode in ((layout.METADATA, _whole), (FLASHINFER_METADATA, _last_line)):
+        for name, decode in ((layout.METADATA, decoded), (FLASHINFER_METADATA, _last_line)):
             if not exists(folder / name):
                 continue
             try:
@@ -196,7 +200,12 @@ def _mutated(dump: _Dump, call: schema.Call) -> list[str]:
     return [named.get(key, key) for key in saved]
 
 
-def _whole(data: bytes) -> object:
+def decoded(data: bytes) -> object:
+    """Metadata as JSON, or as Python writes it.
+
+    Raises:
+        ValueError, RecursionError: it is neither.
+    """
     try:
         found: object = msgspec.json.decode(data)
     except msgspec.DecodeError:
@@ -208,7 +217,7 @@ def _last_line(data: bytes) -> object:
     """FlashInfer appends the state of a call as it changes; the last whole line is the newest."""
     for line in reversed(data.splitlines()):
         try:
-            return _whole(line)
+            return decoded(line)
         except ValueError:
             continue
     raise ValueError("no whole line in it")

@@ -346,7 +346,13 @@ def _extent(text: str) -> int:
 @lru_cache(maxsize=4096)
 def nbytes(shape: tuple[int, ...], dtype: str) -> int:
     """Bytes of all elements, up to what JSON can carry; an unknown extent counts as 0."""
-    total = element_size(dtype)
+    return min(elements(shape) * element_size(dtype), _LARGEST)
+
+
+@lru_cache(maxsize=4096)
+def elements(shape: tuple[int, ...]) -> int:
+    """How many elements a shape has, up to what JSON can carry; an unknown extent counts as 0."""
+    total = 1
     for extent in shape:  # a line can name thousands, whose product would take for ever
         total = min(total * max(extent, 0), _LARGEST)
     return total

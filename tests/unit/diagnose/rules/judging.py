@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Finding
-from firstfault.read.calls import Call
-from firstfault.read.earlier import Earlier
+from firstfault.read.calls import History
+from firstfault.read.events import Event
 from firstfault.record import schema
-from tests.unit.read.samples import call
+from tests.unit.read.samples import call, returned
 
 
-def findings(rule: str, *calls: list[schema.Value]) -> list[Finding]:
+def findings(rule: str, *calls: list[schema.Value], op: str = "op") -> list[Finding]:
     """What ``rule`` finds in the last of some calls of one operator, of which the others came back."""
-    known = Earlier()
-    for n, args in enumerate(calls[:-1], 1):
-        known.learn(call(n, "op", *args))
-    suspect = rules.Suspect(Call("main", call(len(calls), "op", *calls[-1])), known)
-    return [*rules.load(rule).check(suspect)]
+    records: list[schema.Record] = []
+    for n, args in enumerate(calls, 1):
+        records += [call(n, op, *args), returned(n)]
+    return judged(rule, *records[:-1])
+
+
+def judged(rule: str, *records: schema.Record, n: int = 0) -> list[Finding]:
+    """What ``rule`` finds in a call of a process, the last that was recorded if no number is given."""
+    history = History()
+    for record in records:
+        history.feed(Event("main", record))
+    process = history.processes["main"]
+    wanted = n or max(record.n for record in records if isinstance(record, schema.Call))
+    found = process.find(wanted)
+    assert found is not None
+    return [*rules.load(rule).check(rules.Suspect(found, history.earlier, process))]
 
 
 def weights(rule: str, *calls: list[schema.Value]) -> list[tuple[str, list[str]]]:

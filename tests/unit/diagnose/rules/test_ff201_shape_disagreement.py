@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from firstfault.record import schema
-from tests.unit.diagnose.rules.judging import findings, weights
-from tests.unit.read.samples import tensor
+from tests.unit.diagnose.rules.judging import findings, judged, weights
+from tests.unit.read.samples import call, raised, returned, tensor
 
 RULE = "ff201_shape_disagreement"
 Arguments = list[schema.Value]
@@ -130,3 +130,16 @@ def test_extents_that_a_text_leaves_out() -> None:
 def test_tensors_without_number_are_compared_in_bounded_time() -> None:
     many: Arguments = [schema.Sequence("list", 3000, [tensor(17, 3, n + 2) for n in range(3000)])]
     assert len(findings(RULE, many)) < 1000
+
+
+# --- what the call complains of
+
+
+def test_shapes_that_the_call_complains_of() -> None:
+    pooled, weight = tensor(4, 24, ptr=1024, storage=1024), tensor(25, 8, ptr=4096, storage=4096)
+    [found] = judged(
+        "ff201_shape_disagreement", call(1, "pool"), returned(1, pooled), call(2, "gemm", pooled, weight, tensor(3)),
+        raised(2, "RuntimeError", "mat1 and mat2 shapes cannot be multiplied (4x24 and 25x8)"),
+    )  # fmt: skip
+    assert (found.arguments, found.origin_op) == (["arg[0]", "arg[1]"], "pool")
+    assert found.text == "the call complains of shapes: arg[0] is (4, 24), arg[1] is (25, 8); pool (call 1) made it"

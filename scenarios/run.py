@@ -1,0 +1,122 @@
+"""Run the fault cases, and hold what the report says of each against the truth beside it.
+
+    $ make scenarios
+    case        class  culprit  origin  next   last call logged
+    cache_slot  right  right    right   right  right
+
+Each case is a program in ``cases/`` that really fails; ``<case>.json`` beside it holds the class of the fault, the
+operator that failed and the one that made it fail, null where none may be asserted, and a part of the next command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CASES = Path(__file__).parent / "cases"
+FIRSTFAULT = [sys.executable, "-m", "firstfault"]
+TIMEOUT = 180
+COLUMNS = ("class", "culprit", "origin", "next", "last call logged")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One case: what was right, by column, and what was said where it was not."""
+
+    name: str
+    right: dict[str, bool]
+    said: dict[str, str]
+
+    @property
+    def all_right(self) -> bool:
+        """Whether the report is right in every respect; the logger's last line is only for comparison."""
+        return all(self.right[column] for column in COLUMNS[:-1])
+
+
+def names() -> list[str]:
+    """All cases."""
+    return sorted(path.stem for path in CASES.glob("*.json"))
+
+
+def judge(name: str, folder: Path) -> Judged:
+    """Run one case in ``folder``, and compare the diagnosis with its truth."""
+    truth = json.loads((CASES / f"{name}.json").read_text())
+    recording = folder / "recording"
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("FIRSTFAULT_", "SGLANG_"))}
+    environ["OMP_NUM_THREADS"] = "1"
+    program = [sys.executable, str(CASES / f"{name}.py")]
+    command = [*FIRSTFAULT, "run", "--level", "5", "--dir", str(recording), "--", *program]
+    subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=False, timeout=TIMEOUT)
+    found = _output([*FIRSTFAULT, "report", "--json", str(recording)])
+    logged = _output([*FIRSTFAULT, "log", str(recording), "--last", "1"])
+    return _compared(name, truth, json.loads(found).get("diagnosis") or {}, _last_call(logged))
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT).stdout
+
+
+def _last_call(log: str) -> str:
+    """The operator in the last line of a kernel API log that names one."""
+    return next((line.partition("API Call: ")[2] for line in reversed(log.splitlines()) if "API Call: " in line), "")
+
+
+def _compared(name: str, truth: dict[str, Any], diagnosis: dict[str, Any], last_call: str) -> Judged:
+    said = {
+        "class": diagnosis.get("kind", ""),
+        "culprit": diagnosis.get("culprit_op", ""),
+        "origin": diagnosis.get("origin_op", ""),
+        "next": diagnosis.get("command", ""),
+        "last call logged": last_call,
+    }
+    right = {column: _same(truth[column], said[column]) for column in ("class", "culprit", "origin")}
+    right["next"] = truth["next"] in said["next"]
+    right["last call logged"] = _same(truth["culprit"], last_call)
+    return Judged(name, right, said)
+
+
+def _same(truth: str | None, said: str) -> bool:
+    """Whether the same is meant; where no truth is known, nothing may be said."""
+    if truth is None:
+        return not said
+    return said == truth or said.rpartition(".")[2] == truth
+
+
+def table(every: Iterable[Judged]) -> Iterator[str]:
+    """The table, a line a case, and what was said where it was wrong."""
+    width = max(map(len, names()))
+    yield f"{'case':<{width}}  " + "  ".join(COLUMNS)
+    rights: list[dict[str, bool]] = []
+    for judged in every:
+        rights.append(judged.right)
+        cells = (f"{'right' if judged.right[column] else 'WRONG':<{len(column)}}" for column in COLUMNS)
+        wrong = [f"{column}: {judged.said[column] or '—'}" for column in COLUMNS[:-1] if not judged.right[column]]
+        yield f"{judged.name:<{width}}  {'  '.join(cells)}  {'; '.join(wrong)}".rstrip()
+    counts = (f"{sum(right[column] for right in rights)}/{len(rights)}" for column in COLUMNS)
+    yield f"{'':<{width}}  " + "  ".join(f"{text:<{len(column)}}" for text, column in zip(counts, COLUMNS, strict=True))
+
+
+def main() -> int:
+    """Run the cases that were named, or all; 0 when every one is right."""
+    every: list[Judged] = []
+
+    def run() -> Iterator[Judged]:
+        for name in sys.argv[1:] or names():
+            with tempfile.TemporaryDirectory() as folder:
+                every.append(judge(name, Path(folder)))
+            yield every[-1]
+
+    for line in table(run()):
+        print(line, flush=True)
+    return 0 if all(judged.all_right for judged in every) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Where the values of a call came from, and where they went: the calls that wrote its arguments, step by step.
+
+    moe_align (call 6)    arg[0]  0 … 1073741860
+      topk_gating (call 5)  wrote it: same bytes
+        arg[0]  -4.25 … 4.41, written by no recorded call
+
+``upstream`` walks from a call to those that wrote what it was given; ``origin`` stops at the first whose inputs
+no longer show what is looked for. Both see no more of the past than a reader keeps, and say where that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from firstfault.read.calls import Call, Process
+from firstfault.read.producers import How, Link
+from firstfault.record import schema
+
+MOST_STEPS = 64
+"""Steps of one walk."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One argument of one call, and what wrote it.
+
+    Attributes:
+        depth: how many calls it is away from the one that the walk began at.
+        n, op: the call.
+        label: the argument.
+        tensor: as the call was given it.
+        link: the call that wrote it last; None where none is recorded to have.
+        known: whether that call is among those that are still kept, so that the walk could go on.
+        again: whether the walk has shown that call's own arguments already.
+    """
+
+    depth: int
+    n: int
+    op: str
+    label: str
+    tensor: schema.Tensor
+    link: Link | None
+    known: bool = True
+    again: bool = False
+
+
+def upstream(process: Process, call: Call, labels: set[str] | None = None, most: int = MOST_STEPS) -> Iterator[Step]:
+    """The arguments of a call, each followed by those of the calls that wrote it, at most ``most`` steps."""
+    seen: set[int] = {call.n}
+    waiting = [(0, call, label, tensor) for label, tensor in call.given if labels is None or label in labels]
+    left = most
+    while waiting and left:
+        depth, at, label, tensor = waiting.pop(0)
+        inside: list[tuple[int, Call, str, schema.Tensor]] = []
+        links: list[Link | None] = [*at.links.get(label, ())]
+        for link in links or [None]:
+            writer = process.find(link.writer.n) if link else None
+            again = link is not None and link.writer.n in seen
+            yield Step(depth, at.n, at.op, label, tensor, link, writer is not None and bool(writer.given), again)
+            left -= 1
+            if writer is not None and not again:
+                seen.add(writer.n)
+                inside += [(depth + 1, writer, *item) for item in writer.given]
+        waiting[:0] = inside
+
+
+class Ending(str, Enum):
+    """Why a walk to an origin ended."""
+
+    MADE = "made it of inputs that do not show it"
+    LEFT = "wrote to the tensor, and left that in it from before"
+    UNRECORDED = "it came about after the last recorded write, in code that is not recorded"
+    NO_WRITER = "no recorded call wrote it"
+    TOO_FAR = "it is further back than what is kept of the record"
+    NOT_MEASURED = "the statistics that would tell were not recorded"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where something that an argument shows came from.
+
+    Attributes:
+        ending: how sure that is.
+        n, op: the call that made it, or the last on the way there; 0 for none.
+        call: all that is kept of it.
+        path: the numbers of the calls on the way, the nearest first, the last one included.
+        how: by what the last step was recognised.
+        left: the nearest call on the way that wrote to the tensor without giving it that, and left what was there.
+    """
+
+    ending: Ending
+    n: int = 0
+    op: str = ""
+    call: Call | None = None
+    path: tuple[int, ...] = ()
+    how: How = How.ADDRESS
+    left: Call | None = None
+
+    @property
+    def found(self) -> bool:
+        """Whether the call that made it, or that should have taken it away, is known."""
+        return self.ending in (Ending.MADE, Ending.LEFT)
+
+    @property
+    def in_words(self) -> str:
+        """``topk_gating (call 5)``."""
+        return f"{self.op} (call {self.n})"
+
+
+def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Tensor], bool | None]) -> Origin:
+    """The call that first made what an argument shows.
+
+    Args:
+        process: whose call it is.
+        call: the call that was given the argument.
+        label: which argument.
+        shows: whether a tensor shows it; None where that was not measured.
+    """
+    path: list[int] = []
+    at, name = call, label
+    how = How.ADDRESS
+    left: Call | None = None
+    while True:
+        link = next(iter(at.links.get(name, ())), None)
+        if link is None:
+            return Origin(Ending.NO_WRITER, at.n if path else 0, at.op, at, tuple(path), how, left)
+        how = link.how
+        path.append(link.writer.n)
+        writer = process.find(link.writer.n)
+        here = (link.writer.n, link.writer.op, writer)
+        if link.since and link.gave is not None and shows(link.gave) is False:
+            return Origin(Ending.UNRECORDED, *here, tuple(path), how)
+        if writer is None or not (writer.given or writer.record.args is not None):
+            return Origin(Ending.TOO_FAR, *here, tuple(path), how)
+        showing = next((item for item, tensor in writer.given if shows(tensor) and item in writer.links), None)
+        if showing is None:
+            return Origin(_made(writer, shows), *here, tuple(path), how, left)
+        if left is None and showing in writer.mutated and _others_lack_it(writer, showing, shows):
+            left = writer
+        at, name = writer, showing
+
+
+def _others_lack_it(writer: Call, label: str, shows: Callable[[schema.Tensor], bool | None]) -> bool:
+    """Whether a call was given something else besides an argument, and none of that shows it."""
+    others = [shows(tensor) for other, tensor in writer.given if other != label]
+    return bool(others) and not any(others) and None not in others
+
+
+def _made(writer: Call, shows: Callable[[schema.Tensor], bool | None]) -> Ending:
+    """Whether a call whose inputs have no writer that shows it made it, or was given it all the same."""
+    seen = [shows(tensor) for label, tensor in writer.given if label not in writer.mutated or label in writer.links]
+    if any(seen):
+        return Ending.NO_WRITER
+    return Ending.NOT_MEASURED if None in seen else Ending.MADE
+
+
+@dataclass(frozen=True)
+class Use:
+    """A call that was given what another one wrote, at ``depth`` calls from it."""
+
+    depth: int
+    call: Call
+    label: str
+    link: Link
+
+
+class Downstream:
+    """The calls that what one call wrote went into, and what those wrote in turn, learned call by call."""
+
+    def __init__(self, n: int, most: int = MOST_STEPS) -> None:
+        self._depths = {n: 0}
+        self._most = most
+        self._uses = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether as many uses were found as are looked for."""
+        return self._uses >= self._most
+
+    def take(self, call: Call) -> list[Use]:
+        """What a call that has begun was given of it."""
+        found: list[Use] = []
+        for label, links in call.links.items():
+            link = next((link for link in links if link.writer.n in self._depths), None)
+            if link is not None and not self.full:
+                found.append(Use(self._depths[link.writer.n] + 1, call, label, link))
+                self._uses += 1
+        if found:
+            self._depths.setdefault(call.n, min(use.depth for use in found))
+        return found

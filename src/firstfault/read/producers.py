@@ -1,0 +1,260 @@
+"""For every argument of a call, the earlier calls that last wrote what it holds.
+
+    call 6 moe_align  arg[0]  ←  call 5 topk_gating   (same bytes)
+
+Where addresses were recorded, by them: outputs, and arguments that a call changed. A call that returns nothing
+and is not known to have changed anything did its work in some argument, so each is one that it may have written.
+In logs without addresses, by values: the last output of the same size with the same statistics.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from firstfault.read.formats.values import elements
+from firstfault.read.memory import Layer, Memory, extent_of
+from firstfault.read.tensors import Labelled, not_finite
+from firstfault.record import schema
+
+MOST_SOURCES = 8
+"""Writers of one argument."""
+MOST_PRINTS = 20_000
+"""Outputs that are remembered by their statistics."""
+MOST_VIEWS = 20_000
+MOST_OPEN = 4096
+MOST_DEVICES = 64
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class How(str, Enum):
+    """How a call is known to have written an argument."""
+
+    ADDRESS = "same bytes"
+    ARGUMENT = "may have written it: took it and returned nothing"
+    VALUES = "equal statistics"
+    VIEW = "gave it as this view of what it was given"
+
+
+@dataclass(slots=True)
+class Writer:
+    """What is kept of a call for as long as its results may be read.
+
+    Attributes:
+        finite: whether all values that it read were; None where that was not recorded.
+        source: where values of its inputs that are not finite came from, if that was recorded.
+        entered: whether it was given such values that no recorded call wrote.
+        stream: of the device, that its work was enqueued on; None where that was not recorded.
+    """
+
+    n: int
+    op: str
+    finite: bool | None = None
+    source: Writer | None = None
+    stream: int | None = None
+    entered: bool = False
+
+    @property
+    def origin(self) -> Writer | None:
+        """Which call made a value that is not finite and that this one gave: itself, or where it got it from."""
+        return self if self.finite else self.source
+
+
+class Link(NamedTuple):
+    """One writer of an argument.
+
+    Attributes:
+        writer: the call.
+        how: by what it was recognised.
+        since: what became of the bytes after it, in code that is not recorded; empty where nothing is known to have.
+        gave: the tensor as the writer gave it; None where its result was not described, as of an argument in place.
+    """
+
+    writer: Writer
+    how: How
+    since: str = ""
+    gave: schema.Tensor | None = None
+
+
+Links: TypeAlias = "dict[str, list[Link]]"
+"""The writers of each argument that has any, the last first."""
+
+
+class Given(NamedTuple):
+    """A call that has begun: what it was given, and what of that was not finite without a call known to write it."""
+
+    writer: Writer
+    inputs: list[Labelled]
+    unwritten: list[str]
+
+
+_Place: TypeAlias = tuple[int, tuple[int, ...], "tuple[int, ...] | None", str]
+_Print: TypeAlias = tuple[str, int, object, object, object, object]
+
+
+class Producers:
+    """The writers of what the tensors of one process hold, learned call by call."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Memory[Writer]] = {}
+        self._prints: OrderedDict[_Print, tuple[Writer, schema.Tensor]] = OrderedDict()
+        self._views: OrderedDict[_Place, tuple[Writer, schema.Tensor]] = OrderedDict()
+        self._given: OrderedDict[int, Given] = OrderedDict()
+
+    def begin(self, record: schema.Call, inputs: list[Labelled]) -> Links:
+        """Take in that a call began; the writers of its inputs."""
+        traced = [item for item in inputs if item[1].ptr or item[1].mean is not None]
+        if not traced and record.device < 0:
+            return {}
+        links = {label: found for label, tensor in traced if (found := self._writers(tensor))}
+        bad = [label for label, tensor in traced if not_finite(tensor)]
+        stream = record.stream if record.device >= 0 else None
+        writer = Writer(record.n, record.op, False if bad else _finite(inputs), _source(bad, links), stream)
+        writer.entered = bool(bad) and not any(label in links for label in bad)
+        self._given[record.n] = Given(writer, traced, [] if any(label in links for label in bad) else bad)
+        if len(self._given) > MOST_OPEN:
+            self._given.popitem(last=False)
+        return links
+
+    def returned(self, op: str, record: schema.Return, outputs: list[Labelled]) -> Writer:
+        """Take in what a call gave and changed; the call as a writer."""
+        given = self._given.pop(record.n, None) or Given(Writer(record.n, op), [], [])
+        writer = given.writer
+        if not record.described or not (given.inputs or outputs):
+            return writer
+        silent = not outputs and not record.mutated
+        changed = [item for item in given.inputs if silent or item[0] in record.mutated]
+        if given.unwritten and {label for label, _ in changed}.issuperset(given.unwritten):
+            # A buffer that nobody had filled yet: what was in it before is no input.
+            rest = [item for item in given.inputs if item[0] not in given.unwritten]
+            writer = replace(writer, finite=_finite(rest), entered=False)
+        self._gave(writer, outputs, given.inputs)
+        for _, tensor in changed:
+            self._wrote(writer, tensor, possible=silent, described=silent)
+        return writer
+
+    def forget(self, n: int) -> None:
+        """A call ended in an exception: what it wrote until then is not known."""
+        self._given.pop(n, None)
+
+    def _gave(self, writer: Writer, outputs: list[Labelled], inputs: list[Labelled]) -> None:
+        """What a call returned: new, an argument that it wrote to, or one that it only looked at from another side."""
+        for _, tensor in outputs:
+            if not tensor.ptr:
+                self._remember(writer, tensor)
+                continue
+            given = next((given for _, given in inputs if given.ptr == tensor.ptr), None)
+            is_view = _is_view(tensor, inputs)
+            if given is None and not is_view:
+                self._wrote(writer, tensor)
+            elif given is not None and (changed := _differs(given, tensor)) is not False:
+                self._wrote(writer, tensor, possible=changed is None)
+            if is_view and all(_place(tensor) != _place(other) for _, other in inputs):
+                _keep(self._views, _place(tensor), (writer, tensor), MOST_VIEWS)
+
+    def _wrote(self, writer: Writer, tensor: schema.Tensor, *, possible: bool = False, described: bool = True) -> None:
+        """Take in a write; ``described`` where the tensor is as a reader is to find it, or before a possible write."""
+        extent = extent_of(tensor)
+        memory = self._on(tensor.device)
+        if extent is None or memory is None:
+            return
+        latest = next(memory.read(extent), None)
+        if latest is not None and latest.writer.n > writer.n and latest.extent == extent:
+            return  # a call inside this one wrote it, and that is the one to name
+        memory.write(Layer(extent, writer, possible, tensor if described else None))
+
+    def _writers(self, tensor: schema.Tensor) -> list[Link]:
+        if not tensor.ptr:
+            found = self._prints.get(_print(tensor))
+            return [Link(found[0], How.VALUES, "", found[1])] if found else []
+        memory = self._memory.get(tensor.device)
+        extent = extent_of(tensor) if memory is not None else None
+        links: list[Link] = []
+        for layer in memory.read(extent) if memory is not None and extent is not None else ():
+            if (link := _link(layer, tensor)) is not None:
+                links.append(link)
+            if len(links) == MOST_SOURCES:
+                break
+        view = self._views.get(_place(tensor))
+        if view is not None and not _is_another(view[1], tensor):
+            links.append(Link(view[0], How.VIEW, "", view[1]))
+        return sorted(links, key=lambda link: link.writer.n, reverse=True)
+
+    def _on(self, device: str) -> Memory[Writer] | None:
+        if device not in self._memory and len(self._memory) < MOST_DEVICES:
+            self._memory[device] = Memory()
+        return self._memory.get(device)
+
+    def _remember(self, writer: Writer, tensor: schema.Tensor) -> None:
+        """Keep an output of a log without addresses by its statistics, unless all its values are the same."""
+        if tensor.mean is None or tensor.min == tensor.max:
+            return
+        key = _print(tensor)
+        known = self._prints.get(key)
+        _keep(self._prints, key, known if known and known[0].n > writer.n else (writer, tensor), MOST_PRINTS)
+
+
+def _finite(inputs: list[Labelled]) -> bool | None:
+    """Whether inputs of which none is known not to be are finite; None where there are some without statistics."""
+    floating = [tensor for _, tensor in inputs if "float" in tensor.dtype]
+    return True if all(tensor.mean is not None or tensor.statistics is not None for tensor in floating) else None
+
+
+def _source(bad: list[str], links: Links) -> Writer | None:
+    """The call that made the values of some inputs that are not finite, if the record tells."""
+    writers = [link.writer for label in bad for link in links.get(label, ())]
+    return next((writer.origin for writer in writers if writer.origin is not None), None)
+
+
+def _link(layer: Layer[Writer], tensor: schema.Tensor) -> Link | None:
+    """A write as a writer of what a tensor holds; None where the tensor shows that it is not."""
+    before = layer.tensor
+    if before is not None and _is_another(before, tensor):
+        return None
+    changed = _differs(before, tensor) if before is not None else None
+    if layer.possible:
+        return None if changed is False else Link(layer.writer, How.ARGUMENT)
+    since = "changed since, in code that is not recorded" if changed else ""
+    return Link(layer.writer, How.ADDRESS, since, before)
+
+
+def _is_another(before: schema.Tensor, tensor: schema.Tensor) -> bool:
+    """Whether the bytes have been given to another tensor since, by code that is not recorded."""
+    if before.storage and tensor.storage and before.storage != tensor.storage:
+        return True
+    versions = (before.version, tensor.version)
+    return versions[0] is not None and versions[1] is not None and versions[1] < versions[0]
+
+
+def _differs(before: schema.Tensor, after: schema.Tensor) -> bool | None:
+    """Whether two sights of the same elements show other values; None where that cannot be told."""
+    if before.version is not None and after.version is not None and after.version > before.version:
+        return True
+    if before.dtype != after.dtype or before.shape != after.shape or before.mean is None or after.mean is None:
+        return None
+    return _print(before) != _print(after)
+
+
+def _is_view(tensor: schema.Tensor, inputs: list[Labelled]) -> bool:
+    """Whether a result lies in the storage of an argument: it was looked at from another side, not written."""
+    return bool(tensor.storage) and any(tensor.storage == given.storage for _, given in inputs)
+
+
+def _place(tensor: schema.Tensor) -> _Place:
+    return tensor.ptr, tensor.shape, tensor.stride, tensor.dtype
+
+
+def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Keep a value under its key as the newest, and no more than so many."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
+
+
+def _print(tensor: schema.Tensor) -> _Print:
+    return (tensor.dtype, elements(tensor.shape), tensor.min, tensor.max, tensor.mean, tensor.nan_count)

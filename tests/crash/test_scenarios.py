@@ -1,0 +1,45 @@
+"""Fault cases that take seconds: the report has class, culprit, origin and next step right, and asserts none of none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scenarios import run
+from scenarios.run import CASES, COLUMNS, Judged, judge, names, table
+
+FAST = ["cache_slot", "moe_in_place", "masked_row", "silent_nan", "padded_router", "row_count", "unrecorded_crash"]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_report_is_right(tmp_path: Path, name: str) -> None:
+    judged = judge(name, tmp_path)
+    assert judged.all_right, judged
+
+
+def test_every_case_is_a_program_with_its_truth() -> None:
+    assert {path.stem for path in CASES.glob("*.py")} == set(names())
+    assert set(FAST) <= set(names())
+
+
+def test_a_wrong_answer_is_seen() -> None:
+    truth = {"class": "illegal access", "culprit": "align", "origin": "gate", "next": "trace"}
+    said = {"kind": "illegal access", "culprit_op": "x.align", "origin_op": "x.gate", "command": "firstfault trace x"}
+    assert run._compared("case", truth, said, "align").all_right
+    for wrong in ({"kind": "hang"}, {"culprit_op": "gate"}, {"origin_op": ""}, {"command": "firstfault log x"}):
+        judged = run._compared("case", truth, said | wrong, "other")
+        assert not judged.all_right
+        assert not judged.right["last call logged"]
+    nothing = {"class": None, "culprit": None, "origin": None, "next": ""}
+    assert run._compared("case", nothing, {}, "").all_right
+    assert not run._compared("case", nothing, said, "").all_right  # a cause that nobody knows
+
+
+def test_the_table_counts_what_is_right() -> None:
+    right = Judged(names()[0], dict.fromkeys(COLUMNS, True), dict.fromkeys(COLUMNS, ""))
+    wrong = Judged(names()[1], dict.fromkeys(COLUMNS, False), dict.fromkeys(COLUMNS, "x"))
+    lines = [*table([right, wrong])]
+    assert lines[1].split()[1:] == ["right"] * len(COLUMNS)
+    assert "culprit: x" in lines[2]
+    assert lines[-1].split() == ["1/2"] * len(COLUMNS)

@@ -1,0 +1,54 @@
+"""What serving operators index by what, under the names that the engines give them."""
+
+from __future__ import annotations
+
+import pytest
+
+from firstfault.diagnose import contracts
+from firstfault.record import schema
+from tests.unit.read.samples import tensor
+from tests.unit.read.test_producers import taken
+
+
+def ids(*shape: int, dtype: str = "torch.int32") -> schema.Tensor:
+    return tensor(*shape, dtype=dtype, min=0, max=1, mean=0.5)
+
+
+def found(op: str, *args: schema.Value, **kwargs: schema.Value) -> list[tuple[str, int]]:
+    """Arguments that hold indices, and what they must stay below."""
+    process = taken(schema.Call(1, 1, op, args=[*args], kwargs=kwargs))
+    return [(use.label, use.bound.limit) for use in contracts.uses(process.by_number[1])]
+
+
+HIDDEN, TABLE = tensor(7, 64), tensor(1000, 64)
+CASES: list[tuple[str, list[schema.Value], dict[str, schema.Value], list[tuple[str, int]]]] = [
+    ("sgl_kernel.moe_align_block_size", [ids(7, 2), 64, 16, ids(500), ids(40), ids(1)], {}, [("arg[0]", 64)]),
+    ("vllm.moe_align_block_size", [], {"topk_ids": ids(7, 2), "num_experts": 8, "block_size": 16}, [("topk_ids", 8)]),
+    ("mine.moe_align", [ids(769), ids(128)], {}, [("arg[0]", 128)]),
+    ("torch.embedding", [TABLE, ids(7)], {}, [("arg[1]", 1000)]),
+    ("F.embedding", [ids(7, dtype="torch.int64"), TABLE], {}, [("arg[0]", 1000)]),
+    ("model.embed_tokens", [ids(7)], {}, []),
+    ("rotary_embedding", [ids(7), HIDDEN, HIDDEN, 64, tensor(4096, 64), True], {}, [("arg[0]", 4096)]),
+    ("apply_rope_inplace", [HIDDEN, HIDDEN], {"cos_sin_cache": tensor(2048, 64), "positions": ids(7)}, [("positions", 2048)]),
+    ("rotary_embedding", [ids(7), HIDDEN, 64], {}, []),
+    ("store_cache", [HIDDEN, HIDDEN, tensor(900, 64), tensor(900, 64), ids(7)], {}, [("arg[4]", 900)]),
+    ("reshape_and_cache_flash", [tensor(7, 2, 32), tensor(7, 2, 32), tensor(50, 16, 2, 32), tensor(50, 16, 2, 32), ids(7), "auto"], {}, [("arg[4]", 800)]),
+    ("paged_attention_v1", [HIDDEN], {"key_cache": tensor(50, 16, 2, 32), "block_tables": ids(3, 9)}, [("block_tables", 50)]),
+    ("torch.index_select", [tensor(5, 9), 1, ids(3)], {}, [("arg[2]", 9)]),
+    ("torch.gather", [tensor(5, 9), -1, ids(5, 2)], {}, [("arg[2]", 9)]),
+    ("torch.index_select", [tensor(5, 9), 7, ids(3)], {}, []),
+    ("cross_entropy", [tensor(5, 100), ids(5)], {}, [("arg[1]", 100)]),
+    ("rmsnorm", [HIDDEN, ids(4)], {}, []),
+    ("moe_align", [], {}, []),
+    ("embedding", [tensor(-1, 64), ids(3)], {}, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "args", "kwargs", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_what_is_indexed(op: str, args: list[schema.Value], kwargs: dict[str, schema.Value], expected: list[tuple[str, int]]) -> None:  # fmt: skip
+    assert found(op, *args, **kwargs)[:1] == expected
+
+
+def test_numbers_are_whole_however_a_log_prints_them() -> None:
+    values: list[schema.Statistic | None] = [3, 3.0, 3.5, "nan", None, True]
+    assert [contracts.whole(value) for value in values] == [3, 3, None, None, None, 1]

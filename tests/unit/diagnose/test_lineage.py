@@ -1,0 +1,131 @@
+"""Walking from a call to where its values came from, and to where they went."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstfault.diagnose import lineage
+from firstfault.diagnose.lineage import Ending, origin, upstream
+from firstfault.diagnose.trace import trace
+from firstfault.errors import UsageError
+from firstfault.read import calls
+from firstfault.read.events import Event
+from firstfault.record import schema
+from tests.unit.read.samples import call, returned, tensor
+from tests.unit.read.test_producers import at, taken, valued
+
+
+def large(found: schema.Tensor) -> bool | None:
+    return None if found.max is None else isinstance(found.max, (int, float)) and found.max > 100
+
+
+def chain() -> list[schema.Record]:
+    """A value that the first call makes, the second passes on, and the third is given."""
+    return [
+        call(1, "gate", valued(ptr=1024)), returned(1, valued(ptr=2048, max=900)),
+        call(2, "copy", valued(ptr=2048, max=900)), returned(2, valued(ptr=3072, max=900)),
+        call(3, "align", valued(ptr=3072, max=900), at(4096)),
+    ]  # fmt: skip
+
+
+def test_the_origin_is_the_first_call_whose_inputs_do_not_show_it() -> None:
+    process = taken(*chain())
+    found = origin(process, process.by_number[3], "arg[0]", large)
+    assert (found.ending, found.n, found.op, found.path) == (Ending.MADE, 1, "gate", (2, 1))
+    assert found.in_words == "gate (call 1)"
+
+
+def test_what_no_call_wrote_has_no_origin() -> None:
+    process = taken(*chain())
+    found = origin(process, process.by_number[3], "arg[1]", large)
+    assert (found.ending, found.n, found.path) == (Ending.NO_WRITER, 0, ())
+    given = taken(call(1, "copy", valued(ptr=1, max=900)), returned(1, valued(ptr=2048, max=900)), call(2, "use", valued(ptr=2048, max=900)))  # fmt: skip
+    found = origin(given, given.by_number[2], "arg[0]", large)
+    assert (found.ending, found.n) == (Ending.NO_WRITER, 1)
+
+
+def test_what_came_about_in_unrecorded_code_is_nobodys() -> None:
+    process = taken(call(1, "gate", valued(ptr=1024)), returned(1, valued(ptr=2048)), call(2, "use", valued(ptr=2048, max=900)))  # fmt: skip
+    found = origin(process, process.by_number[2], "arg[0]", large)
+    assert (found.ending, found.n) == (Ending.UNRECORDED, 1)
+
+
+def test_without_statistics_of_its_inputs_a_call_is_not_blamed() -> None:
+    process = taken(call(1, "gate", at(1024)), returned(1, valued(ptr=2048, max=900)), call(2, "use", valued(ptr=2048, max=900)))  # fmt: skip
+    assert origin(process, process.by_number[2], "arg[0]", large).ending is Ending.NOT_MEASURED
+
+
+def test_what_is_no_longer_kept_is_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MOST_VALUES", 3)
+    process = taken(*chain())
+    found = origin(process, process.by_number[3], "arg[0]", large)
+    assert (found.ending, found.n, found.op) == (Ending.TOO_FAR, 1, "gate")
+
+
+def test_upstream_shows_each_call_once() -> None:
+    process = taken(
+        call(1, "make"), returned(1, at(1024)), call(2, "twice", at(1024), at(1024)), returned(2, at(2048)),
+        call(3, "use", at(2048), at(1024)),
+    )  # fmt: skip
+    steps = [
+        (step.depth, step.n, step.label, step.link.writer.n if step.link else 0, step.again)
+        for step in upstream(process, process.by_number[3])
+    ]
+    assert steps == [
+        (0, 3, "arg[0]", 2, False), (1, 2, "arg[0]", 1, False), (1, 2, "arg[1]", 1, True), (0, 3, "arg[1]", 1, True)
+    ]  # fmt: skip
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1, max_size=30), st.integers(1, 20))
+def test_a_walk_ends_and_goes_back_in_time(reads: list[list[int]], most: int) -> None:
+    """Calls that each read some of ten buffers and write another, or one of them."""
+    records: list[schema.Record] = []
+    for n, sources in enumerate(reads, 1):
+        written = at(1024 * (1 + (sources[0] * 7 + n) % 10))
+        records += [call(n, "op", *(at(1024 * (1 + source)) for source in sources)), returned(n, written)]
+    process = taken(*records, call(99, "last", *(at(1024 * (1 + buffer)) for buffer in range(10))))
+    steps = [*upstream(process, process.by_number[99], most=most)]
+    assert len(steps) <= most
+    assert all(step.link is None or step.link.writer.n < step.n for step in steps)
+
+
+def test_a_trace_tells_both_ways() -> None:
+    records = [
+        *chain(),
+        returned(3),
+        call(4, "sum", valued(ptr=3072, max=900)),
+        returned(4, at(5120)),
+        call(5, "end", at(5120)),
+    ]
+    events = [Event("main", record) for record in records]
+    found = trace(events, 2, argument=None, down=True, source="log")
+    assert [(step.call, step.argument, step.writer) for step in found.upstream] == [(2, "arg[0]", 1), (1, "arg[0]", 0)]
+    assert [(use.depth, use.call, use.argument, use.writer) for use in found.downstream] == [
+        (1, 3, "arg[0]", 2), (1, 4, "arg[0]", 2), (2, 5, "arg[0]", 4)
+    ]  # fmt: skip
+    assert not found.cut
+    assert trace(events, 2, argument=None, down=False, source="log").downstream == []
+
+
+def test_arguments_are_chosen_by_number_or_name() -> None:
+    caches = schema.Sequence("list", 2, [at(1024), at(2048)])
+    events = [Event("main", schema.Call(1, 1, "op", args=[at(512), caches], kwargs={"out": at(4096)}))]
+    for argument, expected in {"0": ["arg[0]"], "arg[1]": ["arg[1][0]", "arg[1][1]"], "1": ["arg[1][0]", "arg[1][1]"], "out": ["out"]}.items():  # fmt: skip
+        found = trace(events, 1, argument=argument, down=False, source="log")
+        assert [step.argument for step in found.upstream] == expected
+    with pytest.raises(UsageError, match=r"given no tensor as arg\[7\]; it has arg\[0\], arg\[1\]\[0\]"):
+        trace(events, 1, argument="7", down=False, source="log")
+    with pytest.raises(UsageError, match="there is no call 2: 1 calls are recorded"):
+        trace(events, 2, argument=None, down=False, source="log")
+    with pytest.raises(UsageError, match="were not recorded"):
+        trace([Event("main", schema.Call(1, 1, "op"))], 1, argument=None, down=False, source="log")
+
+
+def test_a_walk_downstream_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage.Downstream.__init__, "__defaults__", (3,))
+    records: list[schema.Record] = [call(1, "make"), returned(1, at(1024))]
+    records += [call(n, "use", at(1024), tensor(4)) for n in range(2, 9)]
+    found = trace([Event("main", record) for record in records], 1, argument=None, down=True, source="log")
+    assert (len(found.downstream), found.cut) == (3, True)

@@ -1,0 +1,186 @@
+"""Which earlier call wrote an argument: by address, by what a call may have written, by values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from firstfault.read.calls import History, Process
+from firstfault.read.events import Event
+from firstfault.read.producers import How
+from firstfault.record import schema
+from tests.unit.read.samples import call, raised, returned, tensor
+
+
+def at(ptr: int, *shape: int, **fields: Any) -> schema.Tensor:
+    """A tensor that lies at an address, in a storage of its own."""
+    return tensor(*shape or (4, 8), **{"ptr": ptr, "storage": ptr, "version": 0} | fields)
+
+
+def valued(*shape: int, mean: Any = 0.5, **fields: Any) -> schema.Tensor:
+    return tensor(*shape or (4, 8), **{"min": -1.0, "max": 1.0, "mean": mean, "nan_count": 0, "inf_count": 0} | fields)
+
+
+def taken(*records: schema.Record) -> Process:
+    history = History()
+    for record in records:
+        history.feed(Event("main", record))
+    return history.processes["main"]
+
+
+def links(process: Process, n: int) -> dict[str, list[tuple[int, How, bool]]]:
+    found = process.find(n)
+    assert found is not None
+    return {
+        label: [(link.writer.n, link.how, bool(link.since)) for link in several]
+        for label, several in found.links.items()
+    }
+
+
+def test_an_output_is_known_by_its_address() -> None:
+    process = taken(call(1, "make"), returned(1, at(1024)), call(2, "use", at(1024), at(4096)))
+    assert links(process, 2) == {"arg[0]": [(1, How.ADDRESS, False)]}
+
+
+def test_a_view_is_of_the_call_that_gave_it_and_of_the_one_that_wrote_its_bytes() -> None:
+    view = tensor(2, 8, ptr=1024 + 32, storage=1024, offset=16, version=0)
+    process = taken(
+        call(1, "make"), returned(1, at(1024)), call(2, "slice", at(1024)), returned(2, view), call(3, "use", view)
+    )
+    assert links(process, 3) == {"arg[0]": [(2, How.VIEW, False), (1, How.ADDRESS, False)]}
+
+
+def test_an_argument_that_was_changed_is_of_the_call_that_changed_it() -> None:
+    process = taken(
+        call(1, "make"), returned(1, at(1024)),
+        call(2, "scale", at(1024)), returned(2, mutated=["arg[0]"]),
+        call(3, "use", at(1024, version=1)),
+    )  # fmt: skip
+    assert links(process, 3) == {"arg[0]": [(2, How.ADDRESS, False)]}
+
+
+def test_a_call_that_returns_nothing_may_have_written_any_argument() -> None:
+    process = taken(
+        call(1, "make"), returned(1, at(1024)), call(2, "kernel", at(1024), at(4096)), returned(2), call(3, "use", at(4096), at(1024))
+    )  # fmt: skip
+    assert links(process, 3) == {
+        "arg[0]": [(2, How.ARGUMENT, False)],
+        "arg[1]": [(2, How.ARGUMENT, False), (1, How.ADDRESS, False)],
+    }
+
+
+def test_values_tell_whether_it_did() -> None:
+    here = {"ptr": 1024, "storage": 1024}
+    there = {"ptr": 4096, "storage": 4096}
+    process = taken(
+        call(1, "make"), returned(1, valued(**here)),
+        call(2, "kernel", valued(**here), valued(mean=0.0, **there)), returned(2),
+        call(3, "use", valued(**here), valued(mean=7.0, **there)),
+    )  # fmt: skip
+    assert links(process, 3) == {"arg[0]": [(1, How.ADDRESS, False)], "arg[1]": [(2, How.ARGUMENT, False)]}
+
+
+def test_the_innermost_call_is_named() -> None:
+    process = taken(
+        call(1, "layer"), call(2, "kernel", parent=1), returned(2, at(1024)), returned(1, at(1024)), call(3, "use", at(1024))
+    )  # fmt: skip
+    assert links(process, 3) == {"arg[0]": [(2, How.ADDRESS, False)]}
+
+
+def test_memory_that_is_handed_out_again_is_of_the_last_call() -> None:
+    process = taken(
+        call(1, "first"), returned(1, at(1024, 64)), call(2, "second"), returned(2, at(1024, 16)), call(3, "use", at(1024, 16))
+    )  # fmt: skip
+    assert links(process, 3) == {"arg[0]": [(2, How.ADDRESS, False)]}
+
+
+@pytest.mark.parametrize("other", [at(1024 + 16, 4, storage=1040), at(1024, version=0)])
+def test_memory_that_unrecorded_code_has_taken_is_of_nobody(other: schema.Tensor) -> None:
+    process = taken(call(1, "make"), returned(1, at(1024, 4, 8, version=3)), call(2, "use", other))
+    assert links(process, 2) == {}
+
+
+def test_a_value_that_unrecorded_code_has_changed_says_so() -> None:
+    here = {"ptr": 1024, "storage": 1024}
+    for changed in (valued(mean=9.0, **here), valued(version=1, **here)):
+        process = taken(call(1, "make"), returned(1, valued(version=0, **here)), call(2, "use", changed))
+        assert links(process, 2) == {"arg[0]": [(1, How.ADDRESS, True)]}
+
+
+def test_without_addresses_values_tell_whose_an_output_is() -> None:
+    process = taken(
+        call(1, "make"), returned(1, valued(4, 8)), call(2, "make"), returned(2, valued(4, 8, mean=0.25)),
+        call(3, "use", valued(32), valued(4, 8, mean=0.25), valued(4, 9), tensor(4, 8)),
+    )  # fmt: skip
+    assert links(process, 3) == {"arg[0]": [(1, How.VALUES, False)], "arg[1]": [(2, How.VALUES, False)]}
+
+
+def test_constant_tensors_are_of_nobody_without_addresses() -> None:
+    zeros = valued(min=0.0, max=0.0, mean=0.0)
+    assert links(taken(call(1, "make"), returned(1, zeros), call(2, "use", zeros)), 2) == {}
+
+
+def test_columns_of_one_buffer_have_their_own_writers() -> None:
+    whole = {"storage": 1024, "contiguous": False, "stride": (24, 1), "version": 0}
+    query, key = tensor(4, 16, ptr=1024, **whole), tensor(4, 8, ptr=1024 + 32, **whole)
+    process = taken(
+        call(1, "query", query), returned(1, mutated=["arg[0]"]), call(2, "key", key), returned(2, mutated=["arg[0]"]),
+        call(3, "use", query, key, at(1024, 4, 24)),
+    )  # fmt: skip
+    assert links(process, 3) == {
+        "arg[0]": [(1, How.ADDRESS, False)],
+        "arg[1]": [(2, How.ADDRESS, False)],
+        "arg[2]": [(2, How.ADDRESS, False), (1, How.ADDRESS, False)],
+    }
+
+
+def test_devices_have_memories_of_their_own_and_a_call_that_raised_wrote_nothing_known() -> None:
+    process = taken(
+        call(1, "make"), returned(1, at(1024)), call(2, "fail", at(1024, device="cuda:1")), raised(2),
+        call(3, "use", at(1024, device="cuda:1"), at(1024)),
+    )  # fmt: skip
+    assert links(process, 3) == {"arg[1]": [(1, How.ADDRESS, False)]}
+
+
+# --- where values that are not finite came from
+
+
+def origins(*records: schema.Record) -> list[int]:
+    return [*taken(*records).origins]
+
+
+BAD = {"mean": "nan", "nan_count": 3}
+
+
+def test_the_call_that_made_nan_of_finite_inputs_is_the_origin_of_all_that_follows() -> None:
+    assert origins(
+        call(1, "norm", valued(ptr=1024)), returned(1, valued(ptr=2048)),
+        call(2, "softmax", valued(ptr=2048)), returned(2, valued(ptr=3072, **BAD)),
+        call(3, "matmul", valued(ptr=3072, **BAD)), returned(3, valued(ptr=4096, **BAD)),
+        call(4, "use", valued(ptr=4096, **BAD)),
+    ) == [2]  # fmt: skip
+
+
+def test_nan_that_was_made_in_place_is_seen_by_the_next_call() -> None:
+    assert origins(
+        call(1, "norm", valued(ptr=1024)), returned(1, mutated=["arg[0]"]), call(2, "use", valued(ptr=1024, **BAD))
+    ) == [1]  # fmt: skip
+
+
+def test_nan_in_a_buffer_that_nobody_has_filled_is_no_input() -> None:
+    assert origins(
+        call(1, "kernel", valued(ptr=1024), valued(ptr=2048, **BAD)), returned(1, mutated=["arg[1]"]),
+        call(2, "use", valued(ptr=2048, **BAD)),
+    ) == [1]  # fmt: skip
+
+
+def test_nan_of_unknown_descent_has_no_origin() -> None:
+    assert origins(call(1, "use", valued(ptr=1024, **BAD)), returned(1, valued(ptr=2048, **BAD))) == []
+    assert origins(call(1, "use", tensor(4, dtype="torch.float32")), returned(1, valued(ptr=2048, **BAD))) == []
+
+
+def test_the_infinities_of_a_mask_are_meant() -> None:
+    mask = valued(min="-inf", max=0.0, mean="-inf", inf_count=6)
+    assert origins(call(1, "mask", valued()), returned(1, mask)) == []
+    assert origins(call(1, "exp", valued()), returned(1, valued(max="inf", mean="inf", inf_count=6))) == [1]
