@@ -31,6 +31,12 @@ MOST_LAYOUTS = 8
 MOST_FRUITLESS = 16
 """Layouts kept of an operator with no call like one of them; of those after that one in so many is still kept."""
 
+MOST_KEPT = 4096
+"""Operators, each with every object that it was called on, that layouts are kept of; beyond them all are let go."""
+
+MOST_DEAD = 4
+"""Objects of one class that were gone before they were given again; then one stands for all of its class."""
+
 MOST_VALUES = 64
 MOST_DEEP = 2
 """Tuples and lists inside one another that are seen through, as a layer's result with its cache is."""
@@ -72,8 +78,15 @@ class Repeats(Generic[Text]):
     """The texts of the last layouts of each operator, for one side of its calls."""
 
     def __init__(self, *, objects: bool = False) -> None:
-        """``objects`` tells whether one that cannot be compared may be written as it was when it was first seen."""
+        """``objects`` tells whether one that cannot be compared may be written as it was when it was first seen.
+
+        An engine calls one operator on a hundred layers, so those are looked up by the object; it makes others, such
+        as the batch, anew at each step: of those, the first that was seen is written for each.
+        """
         self._objects = objects
+        self._looked_up_by: dict[tuple[Any, ...], _Picked] = {}
+        """By the types of the values: what picks the objects among them that stand for themselves."""
+        self._dead: dict[type, int] = {}
         self._layouts: dict[Hashable, list[_Layout[Text]]] = {}
         self._fruitless: dict[Hashable, int] = {}
 
@@ -87,10 +100,10 @@ class Repeats(Generic[Text]):
             args: positional arguments, or a result by itself.
             kwargs: those by keyword.
         """
-        layouts = self._layouts.get(op)
-        if layouts is None or _function_modes():  # such a mode would see us look at the tensors
-            return None
         flat, types = _flat((*args, *kwargs.values()) if kwargs else args)
+        if self._objects:
+            op = self._looked_up_under(op, types, flat)
+        layouts = [] if _function_modes() else self._layouts.get(op, [])  # such a mode would see us look at tensors
         names = tuple(kwargs)
         for layout in layouts:
             if layout.types != types or layout.names != names:
@@ -117,8 +130,9 @@ class Repeats(Generic[Text]):
             return False
         tensors = [index for index, value in enumerate(flat) if type(value) in _PLAIN]
         others = [index for index, value in enumerate(flat) if type(value) not in _PLAIN]
-        compared = tuple(map(self._compared, _picker(others)(flat)))
-        if _NOT_COMPARED in compared or not all(_has_strides(flat[index]) for index in tensors):
+        op = self._key(op, types, flat, others)
+        compared = tuple(self._compared(flat[index], op) for index in others)
+        if any(value is _NOT_COMPARED for value in compared) or not all(_has_strides(flat[index]) for index in tensors):
             return False
         self._fruitless[op] = fruitless = self._fruitless.get(op, 0) + 1
         if fruitless > MOST_FRUITLESS and fruitless % MOST_FRUITLESS:
@@ -132,10 +146,37 @@ class Repeats(Generic[Text]):
         except RuntimeError:  # no strides: sparse, nested
             return False
         layout = _Layout(types, tuple(kwargs), _picker(tensors), distinct, again, _picker(others), compared, same, text)
+        if len(self._layouts) >= MOST_KEPT:
+            self._layouts.clear()
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
         return True
 
-    def _compared(self, value: Any) -> Any:
+    def _looked_up_under(self, op: Hashable, types: tuple[Any, ...], flat: Sequence[Any]) -> Hashable:
+        pick = self._looked_up_by.get(types)
+        return op if pick is None else (op, *map(id, pick(flat)))
+
+    def _key(self, op: Hashable, types: tuple[Any, ...], flat: Sequence[Any], others: list[int]) -> Hashable:
+        """What the layouts of a call are kept under: its operator, and the objects that it was called on."""
+        if not self._objects:
+            return op
+        alone = [index for index in others if self._stands_for_itself(type(flat[index]))]
+        if not alone:
+            self._looked_up_by.pop(types, None)
+            return op
+        self._looked_up_by[types] = _picker(alone)
+        return self._looked_up_under(op, types, flat)
+
+    def _stands_for_itself(self, kind: type) -> bool:
+        return kind not in _COMPARABLE and not issubclass(kind, _VALUES) and self._dead.get(kind, 0) < MOST_DEAD
+
+    def _gone(self, kind: type, op: Hashable) -> None:
+        """An object is no more that layouts were kept of; called whenever that happens, in any thread."""
+        self._layouts.pop(op, None)
+        self._dead[kind] = dead = self._dead.get(kind, 0) + 1
+        if dead == MOST_DEAD:
+            self._looked_up_by.clear()
+
+    def _compared(self, value: Any, op: Hashable) -> Any:
         """What ``value`` is compared with later, or ``_NOT_COMPARED``."""
         kind = type(value)
         if kind in _COMPARABLE or (kind is str and len(value) <= LONGEST_STRING):
@@ -143,8 +184,10 @@ class Repeats(Generic[Text]):
         if kind is float and value == value and value != 0:  # NaN equals nothing; 0.0 equals -0.0, printed otherwise
             return value
         if self._objects and not issubclass(kind, _VALUES):
+            if not self._stands_for_itself(kind):
+                return _ANY
             with suppress(TypeError):  # not one that can be referred to weakly
-                return _Same(weakref.ref(value))
+                return _Same(weakref.ref(value, lambda reference: self._gone(kind, op)))
         return _NOT_COMPARED
 
 
@@ -163,15 +206,32 @@ class _Same:
         return hash(self._reference)
 
 
+class _Any:
+    """Equal to whatever there is."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+_ANY = _Any()
 _NOT_COMPARED = object()
 _VALUES = (str, float, complex, bytes, dict, set, frozenset, list, tuple, torch.Tensor)
 """What says nothing by being the same object, or must not be referred to weakly: ``swap_tensors`` refuses those."""
 
 
 def tells_all(args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Found]) -> bool:
-    """Whether the tensors that a walk over these values met are those that a layout picks, in the same order."""
+    """Whether the tensors that a walk over these values met are those that a layout picks, in the same order.
+
+    Those inside of objects are written as they were when the object was first seen.
+    """
     picked = [value for value in _flat((*args, *kwargs.values()))[0] if type(value) in _PLAIN]
-    return len(picked) == len(found) and all(item.given is value for item, value in zip(found, picked, strict=True))
+    met = [item for item in found if not any(isinstance(key, str) for key in item.path[1:])]
+    return len(picked) == len(met) and all(item.given is value for item, value in zip(met, picked, strict=True))
 
 
 def _flat(values: Sequence[Any], depth: int = MOST_DEEP) -> tuple[Sequence[Any], tuple[Any, ...]]:

@@ -210,3 +210,46 @@ def test_what_never_repeats_is_not_kept_each_time(record: Record, monkeypatch: p
     for position in range(200):
         call(position)
     assert len(kept) < 60  # of inputs; the result, always None, is kept once
+
+
+class Batch:
+    """What an engine makes anew at each step."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def test_each_of_many_layers_is_told_apart_by_itself(record: Record) -> None:
+    """One line of an engine calls all of its layers, more than there are layouts kept of one operator."""
+    found = record(3, ring_bytes=RING, text_dest=None)
+    layers = [torch.nn.Linear(2, size, bias=False) for size in range(1, 33)]
+    call = boundary.wrap(lambda layer, x: layer(x), "pkg.apply")
+    for _ in range(3):
+        for layer in layers:
+            call(layer, torch.ones(1, 2))
+    short = [b'"ptrs"' in line for line in lines(found) if b'"type":"call"' in line]
+    assert short == [False] * 32 + [True] * 64
+    shown = [made.args[0].repr for made in calls(found) if made.args]  # type: ignore[union-attr]
+    assert shown[:32] == shown[32:64] == shown[64:]
+    assert len(set(shown)) == 32
+
+
+def test_of_objects_that_are_new_at_each_step_one_stands_for_all(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    layer = torch.nn.Linear(2, 2)
+    call = boundary.wrap(lambda layer, x, batch: layer(x), "pkg.attention")
+    for step in range(3 * repeats.MOST_DEAD):
+        call(layer, torch.ones(1, 2), Batch(step))
+    short = [b'"ptrs"' in line for line in lines(found) if b'"type":"call"' in line]
+    assert not any(short[: repeats.MOST_DEAD])
+    assert all(short[repeats.MOST_DEAD + 2 :])
+    assert {made.args[2].name for made in calls(found) if made.args} == {"Batch"}  # type: ignore[union-attr]
+
+
+def test_an_object_at_the_address_of_one_that_is_gone_is_another(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda batch: None, "pkg.op")
+    for size in (1, 2, 3):
+        batch: list[Batch] = [Batch(size)]
+        call(batch.pop())
+    assert not any(b'"ptrs"' in line for line in lines(found) if b'"type":"call"' in line)
