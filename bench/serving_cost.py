@@ -1,8 +1,8 @@
-"""Tokens/s of the real SGLang under each way of recording: ``python bench/serving_cost.py MODEL [REQUESTS TOKENS]``.
+"""Tokens/s of the real SGLang under each way of recording: ``bench/serving_cost.py MODEL [REQUESTS TOKENS [WORDS…]]``.
 
 Needs a GPU and SGLang. Each way is a process of its own, and gets a share of what the run without recording before it
 gave, which is made again after every few. Prints the rows of ``results/serving_cost.md``, as they come; a way whose
-tokens differ from those without recording is marked.
+tokens differ from those without recording is marked. WORDS leave out the ways whose title has none of them.
 """
 
 from __future__ import annotations
@@ -63,18 +63,20 @@ WAYS = (
 )
 
 
-def main(model: str, requests: int, tokens: int) -> None:
+def main(model: str, requests: int, tokens: int, words: list[str]) -> None:
     """Measure every way, as far as time goes."""
     print("| recorded | tokens/s | kept | goal | tokens |", flush=True)
     print("| --- | --- | --- | --- | --- |", flush=True)
-    for row in _rows(model, requests, tokens):
+    for row in _rows(model, requests, tokens, words):
         print(row, flush=True)
 
 
-def _rows(model: str, requests: int, tokens: int) -> Iterator[str]:
+def _rows(model: str, requests: int, tokens: int, words: list[str]) -> Iterator[str]:
     rates: dict[bool, float] = {}
     digests: dict[int, str] = {}
     for way in (OFF, *WAYS):
+        if words and not any(word in way.title for word in words):
+            continue
         count = way.tokens or tokens
         began = time.monotonic()
         rate, digest, errors = _measure(way, model, requests, count)
@@ -114,4 +116,4 @@ def _measure(way: Way, model: str, requests: int, tokens: int) -> tuple[float, s
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(word) for word in (sys.argv[2:4] or ("8", "64"))))
+    main(sys.argv[1], *(int(word) for word in (sys.argv[2:4] or ("8", "64"))), sys.argv[4:])
