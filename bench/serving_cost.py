@@ -116,4 +116,5 @@ def _measure(way: Way, model: str, requests: int, tokens: int) -> tuple[float, s
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(word) for word in (sys.argv[2:4] or ("8", "64"))), sys.argv[4:])
+    requests, tokens = sys.argv[2:4] or ("8", "64")
+    main(sys.argv[1], int(requests), int(tokens), sys.argv[4:])
