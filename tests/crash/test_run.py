@@ -55,7 +55,9 @@ def test_nothing_but_the_commands_own_output_when_it_goes_well(tmp_path: Path) -
     """The death of a child is the command's to tell of; it is in the recording all the same."""
     done = firstfault("run", "--dir", tmp_path / "r", "--", sys.executable, str(CRASHER), SLOW)
 
-    assert (done.status, done.stderr) == (0, "")
+    assert done.status == 0
+    assert done.stderr.startswith("firstfault: recorded 3 calls of 2 processes, 1 of which did not end by itself in ")
+    assert done.stderr.count("\n") == 1
     child = int(done.stdout.removeprefix("child ").removesuffix(" ended with -9\n"))
     check_recording(tmp_path / "r", ENDINGS[SLOW], 3, child)
 
@@ -69,7 +71,9 @@ def test_every_worker_of_a_fleet(tmp_path: Path, level: int) -> None:
     done = firstfault("run", "--level", str(level), "--dir", tmp_path / "r", "--", *command, environ=environ)
 
     assert done.status == 0
-    assert "firstfault: " not in done.stderr
+    *theirs, last = done.stderr.splitlines()
+    assert "firstfault: " not in "".join(theirs)
+    assert last.startswith("firstfault: recorded ")
     told = [line.split() for line in done.stdout.splitlines() if not line.startswith("child ")]
     assert [(ending, int(status)) for ending, _, status in told] == [
         (ending, ENDINGS[ending].status) for ending in endings

@@ -134,7 +134,7 @@ class BlackBoxCall(OpenCall):
         self._thread = thread
         self.n = n
         self.op = op
-        self.dump = self.markers = None
+        self.dump = self.markers = self.replay = None
         self.mutates = ()
 
     def _returned(self, recorder: Recorder, result: Any) -> None:

@@ -25,6 +25,7 @@ from firstfault.settings import Level
 
 REPORT_VERSION = 1
 STDERR_LINES = 15
+MOST_TARGETS = 50
 LOST = "lost"
 """Code of the note on records that could not be written."""
 
@@ -542,7 +543,7 @@ def _targets(process: Process) -> list[TargetReport]:
     """What was recorded of each target, most calls first."""
     names = dict.fromkeys([*(name for name, _ in process.by_target), *process.targets])
     found = [_target(name, process) for name in names if process.targets]
-    return sorted(found, key=lambda target: -target.calls)
+    return sorted(found, key=lambda target: -target.calls)[:MOST_TARGETS]
 
 
 def _target(name: str, process: Process) -> TargetReport:
