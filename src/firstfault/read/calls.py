@@ -14,7 +14,7 @@ from enum import Enum
 from firstfault.read import earlier
 from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
-from firstfault.read.producers import Links, Producers, Writer
+from firstfault.read.producers import NONE, Links, Producers, Writer
 from firstfault.read.results import Results
 from firstfault.read.tensors import Labelled, flattened, not_finite
 from firstfault.record import schema
@@ -71,7 +71,7 @@ class Call:
         self.line = line
         self.given: list[Labelled] = []
         """The tensors among its arguments."""
-        self.links: Links = {}
+        self.links: Links = NONE
         self.weight = 0
 
     @property
@@ -95,7 +95,7 @@ class Call:
     def strip(self) -> None:
         """Forget all but what a list of calls shows."""
         self.record.args = self.record.kwargs = self.out = None
-        self.given, self.links = [], {}
+        self.given, self.links = [], NONE
 
     @property
     def ended_as_meant(self) -> bool:
@@ -360,8 +360,7 @@ def _link(process: Process, call: Call) -> None:
         return
     call.given = flattened(call.inputs())
     call.links = process.producers.begin(call.record, call.given)
-    bad = [label for label, tensor in call.given if not_finite(tensor)] if call.links else []
-    for link in (link for label in bad for link in call.links.get(label, ())):
+    for link in (link for label in call.links.bad for link in call.links.get(label, ())):
         process.note_origin(link.writer)
 
 
