@@ -152,6 +152,7 @@ def _uncollected() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            gc.freeze()  # what was kept until here stays to the end, and is not worth a search either
             gc.enable()
 
 
