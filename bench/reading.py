@@ -148,7 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, nargs="*", default=SIZES)
     parser.add_argument("--inputs", nargs="*", default=[*INPUTS], choices=[*INPUTS])
-    parser.add_argument("--trace", type=int, default=TRACED_CALLS, help="calls of the recording that is traced; 0: none")
+    parser.add_argument(
+        "--trace", type=int, default=TRACED_CALLS, help="calls of the recording that is traced; 0: none"
+    )
     parser.add_argument("--folder", help="where to make the inputs, if not in the system's folder for such")
     return parser
 

@@ -62,7 +62,11 @@ class Loop:
         cache = [self._weight(layer, name, SLOTS, 1024) for name in ("k", "v")]
         slots, positions = (self._made(tokens, dtype="torch.int64") for _ in range(2))
         normed, qkv, mixed = self._made(tokens, HIDDEN), self._made(tokens, QKV), self._made(tokens, HIDDEN)
-        gates, inner, ids = self._made(tokens, 2 * MLP), self._made(tokens, MLP), self._made(tokens, dtype="torch.int32")
+        gates, inner, ids = (
+            self._made(tokens, 2 * MLP),
+            self._made(tokens, MLP),
+            self._made(tokens, dtype="torch.int32"),
+        )
         linear = "sglang.quant_method.UnquantizedLinearMethod.apply"
         rope = [qkv, self._weight(layer, "cos_sin", 131_072, 128), positions]
         yield "RMSNorm.forward", [hidden, self._weight(layer, "norm1", HIDDEN), 1e-6], normed, []

@@ -7,14 +7,14 @@ are open, the last that ended, and for each operator what its earlier calls look
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from firstfault.read import earlier
 from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
-from firstfault.read.producers import NONE, Links, Producers, Writer
+from firstfault.read.producers import Link, Producers, Writer
 from firstfault.read.results import Results
 from firstfault.read.tensors import Labelled, flattened, not_finite
 from firstfault.record import schema
@@ -71,7 +71,7 @@ class Call:
         self.line = line
         self.given: list[Labelled] = []
         """The tensors among its arguments."""
-        self.links: Links = NONE
+        self.links: Mapping[str, list[Link]] = {}
         self.weight = 0
 
     @property
@@ -95,7 +95,7 @@ class Call:
     def strip(self) -> None:
         """Forget all but what a list of calls shows."""
         self.record.args = self.record.kwargs = self.out = None
-        self.given, self.links = [], NONE
+        self.given, self.links = [], {}
 
     @property
     def ended_as_meant(self) -> bool:
@@ -373,8 +373,8 @@ class History:
         if call.record.args is None:
             return
         call.given = self._tensors.of(call.record)
-        call.links = process.producers.begin(call.record, call.given)
-        for link in (link for label in call.links.bad for link in call.links.get(label, ())):
+        call.links = links = process.producers.begin(call.record, call.given)
+        for link in (link for label in links.bad for link in links.get(label, ())):
             process.note_origin(link.writer)
 
 
