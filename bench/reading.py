@@ -61,8 +61,7 @@ def main() -> None:
     traces: list[list[str]] = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for name in arguments.inputs:
-            for gigabytes in arguments.gigabytes:
-                reports.append(shown(_reported(Path(folder), name, gigabytes)))
+            reports += [shown(_reported(Path(folder), name, gigabytes)) for gigabytes in arguments.gigabytes]
         if arguments.trace:
             traces += map(shown, _traced(Path(folder), arguments.trace))
     print(document(reports, traces))

@@ -4,7 +4,8 @@
 
 Layers of a transformer, 40 boundaries a step in four layers of ten; most steps decode, with another number of tokens
 each now and then, some prefill. Weights stay where they are; what a layer computes lies where that of the layer before
-did, so a step of as many tokens finds the same addresses again, and one of others lies across them. The last call stays open: whatever was written was cut there.
+did, so a step of as many tokens finds the same addresses again, and one of others lies across them. The last call
+stays open: whatever was written was cut there.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def command(
 
     notes: process, t, code, message, n, count: what was not seen. problems: message: what could not be read.
 
-    Times are in nanoseconds. The first query of an input makes an index beside it, which is used until the input changes.
+    Times are in nanoseconds. The first query of an input makes an index beside it, used until the input changes.
 
     Exits with 0 when everything was read, 3 when some of it could not be, 2 when nothing could or the query is none.
     """

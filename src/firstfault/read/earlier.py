@@ -231,8 +231,6 @@ def _keep(kept: dict[Key, Value], key: Key, value: Value) -> None:
 def compared(record: schema.Call, given: list[Labelled] | None = None) -> list[Labelled]:
     """The tensors of a call that are compared with those of others."""
     found = flattened(inputs(record)) if given is None else given
-    if len(found) <= MOST_TENSORS and all([len(label) <= LONGEST_LABEL for label, _ in found]):
-        return found
     return [item for item in found[:MOST_TENSORS] if len(item[0]) <= LONGEST_LABEL]
 
 

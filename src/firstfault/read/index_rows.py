@@ -66,7 +66,7 @@ class WriterRow(msgspec.Struct):
 
 
 class ReplayRow(msgspec.Struct):
-    """A captured call as it ran at one replay of its CUDA graph; ``replayed_by`` is the call that replayed the graph."""
+    """A captured call as it ran at one replay of its CUDA graph, which the call ``replayed_by`` replayed."""
 
     process: str
     n: int
