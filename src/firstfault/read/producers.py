@@ -163,7 +163,11 @@ class Producers:
 
     def returned(self, op: str, record: schema.Return, outputs: list[Labelled]) -> Writer:
         """Take in what a call gave and changed; the call as a writer."""
-        given = self._given.pop(record.n, None) or Given(Writer(record.n, op), [], [])
+        given = self._given.pop(record.n, None)
+        if given is None:
+            if not any(tensor.ptr or tensor.mean is not None for _, tensor in outputs):
+                return Writer(record.n, op)
+            given = Given(Writer(record.n, op), [], [])
         writer = given.writer
         if not record.described or not (given.inputs or outputs):
             return writer

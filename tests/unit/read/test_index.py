@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +133,14 @@ def test_where_nothing_can_be_written_it_goes_to_the_cache(tmp_path: Path, monke
     path = recording(tmp_path, story())
     cache = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    real = index.tempfile.TemporaryDirectory
+    real = tempfile.TemporaryDirectory
 
-    def refused(prefix: str, dir: Path) -> Any:
-        if dir == path.resolve():
-            raise PermissionError(13, "Permission denied", str(dir))
-        return real(prefix=prefix, dir=dir)
+    def refused(**options: Any) -> Any:
+        if options["dir"] == path.resolve():
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(**options)
 
-    monkeypatch.setattr(index.tempfile, "TemporaryDirectory", refused)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refused)
     assert indexed(path).parent == cache / "firstfault"
     assert asked(path, "SELECT count(*) FROM calls") == [(8,)]
     assert stat.S_IMODE((cache / "firstfault").stat().st_mode) == 0o700
@@ -155,7 +156,7 @@ def test_hostile_values_are_data(tmp_path: Path) -> None:
 
 def test_a_number_beyond_64_bits_is_one_clear_line(tmp_path: Path) -> None:
     path = recording(tmp_path, [header(), schema.Call(2**80, 1, "op")])
-    with pytest.raises(UnreadableInput, match="cannot make an index of .*recording: "):
+    with pytest.raises(UnreadableInput, match=r"cannot make an index of .*recording: "):
         indexed(path)
     assert [file.name for file in path.iterdir()] == ["vm-4242"]
 
