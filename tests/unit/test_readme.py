@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,11 +43,12 @@ def test_the_two_commands_work(excerpt: tuple[str, str, Path]) -> None:
     assert done.stdout.splitlines()[0] in printed
 
 
-def test_the_trace_is_what_is_printed(excerpt: tuple[str, str, Path]) -> None:
+@pytest.mark.parametrize("name", ["trace", "query"])
+def test_what_is_asked_of_the_recording_is_answered_so(excerpt: tuple[str, str, Path], name: str) -> None:
     _, _, folder = excerpt
-    match = re.search(r"\n\$ firstfault (trace .*)\n((?:.*\n)*?)```", README)
+    match = re.search(rf"\n\$ firstfault ({name} .*)\n((?:.*\n)*?)```", README)
     assert match is not None
-    done = subprocess.run([*PROGRAMS["firstfault"], *match[1].split()], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([*PROGRAMS["firstfault"], *shlex.split(match[1])], cwd=folder, capture_output=True, text=True)
     assert _comparable(done.stdout.replace(f"{folder}/", "")) == _comparable(match[2])
 
 

@@ -14,6 +14,7 @@ from firstfault.cli.paths import READABLE
 from firstfault.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from firstfault.diagnose.trace import Trace
     from firstfault.read.events import Event, Source
 
 CALL_HELP = "Number of the call to begin at, as report and log show it."
@@ -34,19 +35,33 @@ def command(
 
     Exits with 0 when everything was read, 3 when some of it could not be, 2 when there is no such call.
     """
-    from firstfault.diagnose.trace import trace
     from firstfault.present import json as as_json
     from firstfault.present import trace_text
     from firstfault.read.session import open_source
-    from firstfault.record.plain import plain_text
 
-    source = open_source(path)
-    found = trace(_of(source, process), call, argument=arg, down=down, source=plain_text(str(path)))
-    found.problems = source.problems.lines()
+    found = _traced(open_source(path), process, call, arg, down)
     sys.stdout.write(as_json.render(found) if json else trace_text.render(found))
     for problem in found.problems:
         tell(problem)
     raise typer.Exit(ExitCode.INCOMPLETE if found.problems else ExitCode.OK)
+
+
+def _traced(source: Source, process: str | None, call: int, arg: str | None, down: bool) -> Trace:
+    """From the index that ``query`` has made, if it is of the input as it is now; else from the records."""
+    from firstfault.diagnose.trace import trace, trace_indexed
+    from firstfault.read import index
+    from firstfault.read.indexed import Indexed
+    from firstfault.record.plain import plain_text
+
+    name = plain_text(str(source.path))
+    if (place := index.find(source)) is not None:
+        indexed = Indexed.of(place, process)
+        found = trace_indexed(indexed, call, argument=arg, down=down, source=name)
+        found.problems = indexed.problems
+    else:
+        found = trace(_of(source, process), call, argument=arg, down=down, source=name)
+        found.problems = source.problems.lines()
+    return found
 
 
 def _of(source: Source, process: str | None) -> Iterator[Event]:

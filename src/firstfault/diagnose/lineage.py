@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from firstfault.read.calls import Call, Process
 from firstfault.read.producers import How, Link
@@ -46,16 +47,23 @@ class Step:
     again: bool = False
 
 
-def upstream(process: Process, call: Call, labels: set[str] | None = None, most: int = MOST_STEPS) -> Iterator[Step]:
+class Calls(Protocol):
+    """The calls of a process by their numbers, as far as they are kept."""
+
+    def find(self, n: int) -> Call | None:
+        """A call by its number."""
+
+
+def upstream(process: Calls, call: Call, labels: set[str] | None = None, most: int = MOST_STEPS) -> Iterator[Step]:
     """The arguments of a call, each followed by those of the calls that wrote it, at most ``most`` steps."""
     seen: set[int] = {call.n}
     waiting = [(0, call, label, tensor) for label, tensor in call.given if labels is None or label in labels]
     left = most
-    while waiting and left:
+    while waiting and left > 0:
         depth, at, label, tensor = waiting.pop(0)
         inside: list[tuple[int, Call, str, schema.Tensor]] = []
         links: list[Link | None] = [*at.links.get(label, ())]
-        for link in links or [None]:
+        for link in (links or [None])[:left]:
             writer = process.find(link.writer.n) if link else None
             again = link is not None and link.writer.n in seen
             yield Step(depth, at.n, at.op, label, tensor, link, writer is not None and bool(writer.given), again)

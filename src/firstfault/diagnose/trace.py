@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +16,9 @@ from firstfault.errors import UsageError
 from firstfault.read.calls import Call, History, Process
 from firstfault.read.events import Event
 from firstfault.record import schema
+
+if TYPE_CHECKING:
+    from firstfault.read.indexed import Indexed
 
 TRACE_VERSION = 1
 MOST_NAMED = 12
@@ -106,11 +111,42 @@ def trace(events: Iterable[Event], n: int, *, argument: str | None, down: bool, 
                 found.cut = True
                 break
     if found is None:
-        raise UsageError(_no_such_call(history, n))
+        raise UsageError(_no_such_call(sum(process.calls for process in history.processes.values()), n))
     return found
 
 
-def _upstream(process: Process, call: Call, argument: str | None, source: str) -> Trace:
+def trace_indexed(process: Indexed, n: int, *, argument: str | None, down: bool, source: str) -> Trace:
+    """The same from an index: what it takes does not grow with the record, and nothing in it is too far back.
+
+    Raises:
+        UsageError: there is no such call or argument, or the call's arguments were not recorded.
+    """
+    call = process.find(n)
+    if call is None:
+        raise UsageError(_no_such_call(process.calls, n))
+    found = _upstream(process, call, argument, source)
+    found.outputs = dict(process.outputs(n))
+    if down:
+        _follow(process, n, found)
+    return found
+
+
+def _follow(process: Indexed, n: int, found: Trace) -> None:
+    """Add the calls that what a call wrote went into, in the order that they began in."""
+    uses = lineage.Downstream(n)
+    waiting, seen = process.readers(n, lineage.MOST_STEPS), {n}
+    while waiting and not uses.full:
+        at = heappop(waiting)
+        if at in seen:
+            continue
+        seen.add(at)
+        found.downstream += _uses(uses, process.find(at))
+        for reader in process.readers(at, lineage.MOST_STEPS):
+            heappush(waiting, reader)
+    found.cut = found.cut or uses.full
+
+
+def _upstream(process: Process | Indexed, call: Call, argument: str | None, source: str) -> Trace:
     labels = _chosen(call, argument)
     steps = list(lineage.upstream(process, call, labels))
     made = [_step(process, step) for step in steps]
@@ -136,7 +172,7 @@ def _chosen(call: Call, argument: str | None) -> set[str]:
     return chosen
 
 
-def _step(process: Process, step: lineage.Step) -> Upstream:
+def _step(process: Process | Indexed, step: lineage.Step) -> Upstream:
     made = Upstream(step.depth, step.n, step.op, step.label, step.tensor, kept=step.known, again=step.again)
     if step.link is not None:
         writer = process.find(step.link.writer.n)
@@ -163,6 +199,5 @@ def _uses(uses: lineage.Downstream, call: Call | None) -> list[Downstream]:
     ]
 
 
-def _no_such_call(history: History, n: int) -> str:
-    calls = sum(process.calls for process in history.processes.values())
+def _no_such_call(calls: int, n: int) -> str:
     return f"there is no call {n}: {calls} calls are recorded; firstfault log PATH lists them"

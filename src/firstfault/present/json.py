@@ -13,9 +13,13 @@ _NOT_PLAIN = re.compile(r"[^\x20-\x7e\n]")
 
 
 def render(answer: Report | Trace) -> str:
-    """The whole answer, indented; what could steer a terminal is escaped, as JSON allows."""
-    text = msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
-    return _NOT_PLAIN.sub(lambda match: _escaped(match.group()), text) + "\n"
+    """The whole answer, indented."""
+    return plain(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
+
+
+def plain(text: str) -> str:
+    """JSON in which what could steer a terminal is escaped."""
+    return _NOT_PLAIN.sub(lambda match: _escaped(match.group()), text)
 
 
 def _escaped(char: str) -> str:

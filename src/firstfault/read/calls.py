@@ -7,14 +7,14 @@ are open, the last that ended, and for each operator what its earlier calls look
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from firstfault.read import earlier
 from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
-from firstfault.read.producers import Links, Producers, Writer
+from firstfault.read.producers import Link, Producers, Writer
 from firstfault.read.results import Results
 from firstfault.read.tensors import Labelled, flattened, not_finite
 from firstfault.record import schema
@@ -71,7 +71,7 @@ class Call:
         self.line = line
         self.given: list[Labelled] = []
         """The tensors among its arguments."""
-        self.links: Links = {}
+        self.links: Mapping[str, list[Link]] = {}
         self.weight = 0
 
     @property
@@ -166,9 +166,9 @@ class Process:
         """A call by its number, if it is open or among those that are kept."""
         return self.by_number.get(n) or self.recent.get(n) or self.origins.get(n)
 
-    def keep(self, call: Call) -> None:
+    def keep(self, call: Call, thread: Thread) -> None:
         """Remember a call that has ended; of those long before it only what a list of calls shows."""
-        self.thread(call.record.tid).last.append(call)
+        thread.last.append(call)
         self.recent[call.n] = call
         call.weight = _weight(call)
         self._values += call.weight
@@ -188,7 +188,7 @@ class Process:
         thread = self.threads.get(call.record.tid)
         if call.n in self.origins or call.n in self.entries or (thread is not None and thread.raised is call):
             return True
-        return any(notice.call is call for notice in self.results.notices)
+        return bool(self.results.notices) and any(notice.call is call for notice in self.results.notices)
 
     def note_origin(self, writer: Writer | None) -> None:
         """Keep the call that made a value which is not finite, if it is among the first."""
@@ -232,6 +232,37 @@ class Process:
         """Whether the source says when calls end; text logs below level 3 do not."""
         return self.returns > 0 or self.described or self.header is not None
 
+    def push(self, call: Call) -> None:
+        """A call has begun in its thread; those that it is not inside of have ended, and how was not recorded."""
+        record = call.record
+        thread = self.thread(record.tid)
+        thread.raised = thread.passed = None
+        stack = thread.open
+        if stack and stack[-1].n != record.parent:
+            self.lose(stack, _depth(stack, record.parent))
+        stack.append(call)
+        self.by_number[record.n] = call
+        if len(stack) > MOST_OPEN:
+            dropped = stack.pop(0)
+            self.by_number.pop(dropped.n, None)
+            dropped.state = State.UNKNOWN
+
+    def count(self, record: schema.Call) -> None:
+        """Count a call under its target and operator."""
+        key = (record.target, record.op)
+        counts = self.by_target
+        counts[key if key in counts or len(counts) < MOST_OPERATORS else (record.target, "")] += 1
+
+    def mark(self, call: Call) -> None:
+        """Note a call that left a progress marker, or will in each replay of the graph that it was captured into."""
+        self.marks.take(call.record)
+        if call.record.device >= 0:
+            self.marked[call.n] = call
+            if len(self.marked) > MOST_MARKED:
+                self.marked.popitem(last=False)
+        elif len(self.captured) < MOST_CAPTURED:
+            self.captured[call.n] = call
+
     def thread(self, tid: int) -> Thread:
         """A thread by its id; idle ones are forgotten when there are too many."""
         found = self.threads.get(tid)
@@ -247,8 +278,9 @@ class Process:
         if call is None:
             return None
         stack = self.thread(call.record.tid).open
-        self.lose(stack, stack.index(call) + 1)
-        self.by_number.pop(n, None)
+        if stack[-1] is not call:
+            self.lose(stack, stack.index(call) + 1)
+        del self.by_number[n]
         stack.pop()
         return call
 
@@ -271,6 +303,7 @@ class History:
     def __init__(self) -> None:
         self.processes: dict[str, Process] = {}
         self.earlier = earlier.Earlier()
+        self._tensors = earlier.Tensors()
 
     def feed(self, event: Event) -> Call | None:
         """Take in one record; the call that it ended, if it ended one."""
@@ -279,13 +312,13 @@ class History:
             process = self.processes[event.process] = Process(event.process)
         record = event.record
         if isinstance(record, schema.Call):
-            _begin(process, record, event.line)
+            self._begin(process, record, event.line)
         elif isinstance(record, schema.Return):
             return self._returned(process, record)
         elif isinstance(record, schema.Raise):
             return _raised(process, record)
         elif isinstance(record, schema.Inputs):
-            _given(process, record)
+            self._given(process, record)
         elif isinstance(record, Replayed):
             _replayed(process, record)
         else:
@@ -300,78 +333,62 @@ class History:
         process.returns += 1
         call.state = State.RETURNED
         call.out, call.out_described, call.mutated = record.out, record.described, record.mutated
-        call.duration = record.t - call.record.t if record.t else 0
+        if record.t:
+            call.duration = record.t - call.record.t
         thread = process.thread(call.record.tid)
         thread.raised = thread.passed = None  # whoever called it has dealt with the exception
         outputs = call.outputs()
         call.writer = process.producers.returned(call.op, record, outputs)
         process.results.take(call, outputs)
-        process.keep(call)
-        if any(not_finite(tensor) for _, tensor in outputs):
-            process.note_origin(call.writer)
+        process.keep(call, thread)
+        for _, tensor in outputs:
+            if not_finite(tensor):
+                process.note_origin(call.writer)
         if thread.open:
             thread.open[-1].outlived = True
         self.earlier.learn(call.record, call.given)
         return call
 
+    def _begin(self, process: Process, record: schema.Call, line: int) -> None:
+        call = Call(process.name, record, line)
+        process.push(call)
+        self._link(process, call)
+        process.calls += 1
+        process.count(record)
+        process.described = process.described or record.args is not None
+        if record.device >= 0 or record.graph:
+            process.mark(call)
 
-def _begin(process: Process, record: schema.Call, line: int) -> None:
-    call = Call(process.name, record, line)
-    thread = process.thread(record.tid)
-    stack = thread.open
-    if stack and stack[-1].n != record.parent:
-        process.lose(stack, _depth(stack, record.parent))
-    thread.raised = thread.passed = None
-    stack.append(call)
-    _link(process, call)
-    process.by_number[record.n] = call
-    process.calls += 1
-    if len(process.by_target) < MOST_OPERATORS or (record.target, record.op) in process.by_target:
-        process.by_target[record.target, record.op] += 1
-    else:
-        process.by_target[record.target, ""] += 1
-    process.described = process.described or record.args is not None
-    process.marks.take(record)
-    if record.device >= 0:
-        process.marked[record.n] = call
-        if len(process.marked) > MOST_MARKED:
-            process.marked.popitem(last=False)
-    elif record.graph and len(process.captured) < MOST_CAPTURED:
-        process.captured[record.n] = call
-    if len(stack) > MOST_OPEN:
-        dropped = stack.pop(0)
-        process.by_number.pop(dropped.n, None)
-        dropped.state = State.UNKNOWN
+    def _given(self, process: Process, record: schema.Inputs) -> None:
+        """Take in arguments that came after their call."""
+        call = process.by_number.get(record.n)
+        if call is not None:
+            call.record.args = record.args or call.record.args or []
+            call.record.kwargs = (call.record.kwargs or {}) | record.kwargs
+            process.described = True
+            self._link(process, call)
 
-
-def _given(process: Process, record: schema.Inputs) -> None:
-    """Take in arguments that came after their call."""
-    call = process.by_number.get(record.n)
-    if call is not None:
-        call.record.args = record.args or call.record.args or []
-        call.record.kwargs = (call.record.kwargs or {}) | record.kwargs
-        process.described = True
-        _link(process, call)
-
-
-def _link(process: Process, call: Call) -> None:
-    """Find out which calls wrote what a call was given."""
-    if call.record.args is None:
-        return
-    call.given = flattened(call.inputs())
-    call.links = process.producers.begin(call.record, call.given)
-    bad = [label for label, tensor in call.given if not_finite(tensor)] if call.links else []
-    for link in (link for label in bad for link in call.links.get(label, ())):
-        process.note_origin(link.writer)
+    def _link(self, process: Process, call: Call) -> None:
+        """Find out which calls wrote what a call was given."""
+        if call.record.args is None:
+            return
+        call.given = self._tensors.of(call.record)
+        call.links = links = process.producers.begin(call.record, call.given)
+        for link in (link for label in links.bad for link in links.get(label, ())):
+            process.note_origin(link.writer)
 
 
 def _weight(call: Call) -> int:
     """How many values a call keeps, for the memory that it takes."""
-    values = [*(call.record.args or ()), *(call.record.kwargs or {}).values(), call.out]
-    return 1 + len(values) + sum(_values(value) for value in values if type(value) not in _SMALL)
+    args, kwargs = call.record.args or (), call.record.kwargs or {}
+    weight = 2 + len(args) + len(kwargs)
+    for value in (*args, *kwargs.values(), call.out):
+        if type(value) not in _SMALL:
+            weight += _values(value)
+    return weight
 
 
-_SMALL = (schema.Tensor, int, float, bool, type(None))
+_SMALL = frozenset((schema.Tensor, int, float, bool, type(None)))
 
 
 def _values(value: schema.Value) -> int:
@@ -414,7 +431,7 @@ def _raised(process: Process, record: schema.Raise) -> Call | None:
     else:
         thread.raised = thread.raised or call  # on its way through enclosing calls it began in the innermost
         thread.passed = call
-    process.keep(call)
+    process.keep(call, thread)
     return call
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from firstfault.read.tensors import Labelled, flattened, largest_magnitude
 from firstfault.record import schema
@@ -21,6 +21,10 @@ LONGEST_LABEL = 200
 _LABELS = [f"arg[{index}]" for index in range(MOST_TENSORS)]
 _MOST_LAYOUTS = 256
 _MOST_NAMES = 16
+_MOST_SHARED = 1024
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 Position: TypeAlias = tuple[str, int]
 """One dimension of one argument."""
@@ -31,6 +35,23 @@ def inputs(record: schema.Call) -> Iterator[tuple[str, schema.Value]]:
     for index, value in enumerate(record.args or ()):
         yield _LABELS[index] if index < MOST_TENSORS else f"arg[{index}]", value
     yield from (record.kwargs or {}).items()
+
+
+class Tensors:
+    """The tensors among the arguments of calls: found once where many calls share theirs, as those of a text log do."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, list[Labelled]]] = {}
+
+    def of(self, record: schema.Call) -> list[Labelled]:
+        """Those of a call, by their labels; the same list for calls with the very same arguments."""
+        known = self._known.get(id(record.args))
+        if known is not None and known[0] is record.args and not record.kwargs:
+            return known[1]
+        found = flattened(inputs(record))
+        if not record.kwargs:
+            _keep(self._known, id(record.args), (record.args, found))
+        return found
 
 
 @dataclass(slots=True)
@@ -141,25 +162,33 @@ class Earlier:
     def __init__(self) -> None:
         self._variants: dict[tuple[str, tuple[tuple[str, int], ...]], Variant] = {}
         self._layouts: dict[int, Variant] = {}
+        self._same: dict[tuple[str, int], tuple[list[Labelled], Variant]] = {}
+        """The variants of calls without statistics, by their tensors: of such calls only the first tells anything."""
 
     def learn(self, record: schema.Call, given: list[Labelled] | None = None) -> None:
         """Take in a call that came back; ``given`` are the tensors that it was given, where they are known already."""
-        found = compared(record, given)
-        if not found:
+        same = self._same.get((record.op, id(given)))
+        if same is not None and same[0] is given:
+            same[1].count += 1
             return
-        layout = hash((record.op, tuple((label, t.shape, t.dtype, t.device, t.contiguous) for label, t in found)))
-        variant = self._layouts.get(layout)
-        if variant is None:
-            variant = self._take_in(record.op, found, layout)
+        found = compared(record, given)
+        variant = self._variant(record, found) if found else None
         if variant is None:
             return
         for label, value in inputs(record) if variant.numbers or not variant.count else ():
             if type(value) is int and value > 1:
                 variant.count_by(label, value, found)
         variant.count += 1
-        for label, tensor in found:
-            if tensor.mean is not None:
-                variant.places[label].add_values(tensor)
+        measured = [(label, tensor) for label, tensor in found if tensor.mean is not None]
+        for label, tensor in measured:
+            variant.places[label].add_values(tensor)
+        if given is not None and not measured:
+            _keep(self._same, (record.op, id(given)), (given, variant))
+
+    def _variant(self, record: schema.Call, found: list[Labelled]) -> Variant | None:
+        """The variant of a call; None for a new one where there are too many."""
+        layout = hash((record.op, tuple([(label, t.shape, t.dtype, t.device, t.contiguous) for label, t in found])))
+        return self._layouts.get(layout) or self._take_in(record.op, found, layout)
 
     def of(self, record: schema.Call) -> Variant | None:
         """The earlier calls that are like this one, if there were any.
@@ -190,6 +219,13 @@ class Earlier:
         if len(self._layouts) < MOST_VARIANTS * 4:
             self._layouts[layout] = variant
         return variant
+
+
+def _keep(kept: dict[Key, Value], key: Key, value: Value) -> None:
+    """Keep a value; all are forgotten where there are too many: what is shared comes again."""
+    if len(kept) >= _MOST_SHARED:
+        kept.clear()
+    kept[key] = value
 
 
 def compared(record: schema.Call, given: list[Labelled] | None = None) -> list[Labelled]:

@@ -7,9 +7,7 @@ The values in dumps are read only of the calls that a report asks for.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from firstfault.read.formats.kernel_api_log import KernelApiLog
 from firstfault.read.formats.recording import Recording, process_folders
 from firstfault.read.session import open_source
 from firstfault.read.tensors import saved_inputs, saved_outputs
+from firstfault.read.uncollected import uncollected
 from firstfault.read.unseen import unseen
 from firstfault.record import layout, progress, schema
 
@@ -97,7 +96,7 @@ def gather(path: Path, advance: Advance, beside: Sequence[Path] = ()) -> Evidenc
     """
     sources = [(each, open_source(each)) for each in (path, *beside)]
     history = History()
-    with _uncollected():
+    with uncollected():
         for _, source in sources:
             _feed(history, source, advance)
     where, main = next((item for item in sources if not isinstance(item[1], ErrorLog)), sources[0])
@@ -141,18 +140,6 @@ def _complaints(source: Source) -> list[Complaint]:
 def _is_call(line: str) -> bool:
     """Whether a line of a kernel API log is its own, not the program's: an exception in it is told of a call."""
     return "Kernel API " in line or line.startswith("  ")
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No search for reference cycles: records make none, and looking through all that are kept doubles the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _running(folders: Mapping[str, Path], history: History) -> dict[str, bool | None]:

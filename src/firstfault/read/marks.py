@@ -46,6 +46,8 @@ class Order:
 
     def _end(self, record: schema.Return | schema.Raise) -> None:
         began = self._began.pop(record.n, None)
+        if began is None and record.device < 0:
+            return
         place = _Place(record.device, record.stream, 0)
         if began is not None and began.graph and record.device < 0:
             place = began

@@ -105,51 +105,75 @@ class Memory(Generic[Writer]):
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._spans: list[_Span[Writer]] = []
+        self._spans: dict[int, _Span[Writer]] = {}
+        """By where they start: what a loop reads and writes lies where it did the last time around."""
         self._writes = 0
 
     def write(self, layer: Layer[Writer]) -> None:
         """Take in a write."""
         self._writes += 1
-        first, last = self._met(layer.extent.start, layer.extent.end)
-        changed = _joined(_written(layer, self._spans[first:last], self._writes))
-        self._spans[first:last] = changed
+        start, end = layer.extent.start, layer.extent.end
+        same = self._spans.get(start)
+        if same is not None and same.end == end:
+            same.layers, same.order = _over(layer, same.layers), self._writes
+            return
+        first, last = self._met(start, end)
+        met = [self._spans.pop(at) for at in self._starts[first:last]]
+        changed = _joined(_written(layer, met, self._writes))
         self._starts[first:last] = [span.start for span in changed]
+        for span in changed:
+            self._spans[span.start] = span
         if len(self._spans) > MOST_SPANS:
             self._forget()
 
-    def read(self, extent: Extent) -> Iterator[Layer[Writer]]:
+    def read(self, extent: Extent) -> tuple[Layer[Writer], ...]:
         """The writes whose bytes are among those of ``extent``, and in each range down to the first that hides all."""
-        first, last = self._met(extent.start, extent.end)
-        seen: set[int] = set()
-        for span in self._spans[first : min(last, first + MOST_READ)]:
-            within = extent._replace(start=max(extent.start, span.start), end=min(extent.end, span.end))
-            within = within if not extent.pitch else extent
-            for layer in span.layers:
-                if not layer.extent.meets(extent):
-                    continue
-                if id(layer) not in seen:
-                    seen.add(id(layer))
-                    yield layer
-                if not layer.possible and layer.extent.covers(within):
-                    break
+        same = self._spans.get(extent.start)
+        if same is not None and same.end == extent.end:
+            spans = [same]
+        else:
+            first, last = self._met(extent.start, extent.end)
+            spans = [self._spans[at] for at in self._starts[first : min(last, first + MOST_READ)]]
+        if not spans:
+            return ()
+        if len(spans) == len(spans[0].layers) == 1 and not spans[0].layers[0].extent.pitch:
+            return spans[0].layers
+        return tuple(_seen(extent, spans))
 
     def _met(self, start: int, end: int) -> tuple[int, int]:
         """The spans, from and up to which, that have bytes between ``start`` and ``end``."""
         first = bisect_right(self._starts, start) - 1
-        if first < 0 or self._spans[first].end <= start:
+        if first < 0 or self._spans[self._starts[first]].end <= start:
             first += 1
-        return first, max(first, bisect_left(self._starts, end))
+        return first, bisect_left(self._starts, end, first)
 
     def _forget(self) -> None:
         """Keep the half that was written last."""
-        oldest = sorted(span.order for span in self._spans)[len(self._spans) // 2]
-        self._spans = [span for span in self._spans if span.order > oldest]
-        self._starts = [span.start for span in self._spans]
+        oldest = sorted(span.order for span in self._spans.values())[len(self._spans) // 2]
+        self._spans = {start: span for start, span in self._spans.items() if span.order > oldest}
+        self._starts = sorted(self._spans)
+
+
+def _seen(extent: Extent, spans: list[_Span[Writer]]) -> Iterator[Layer[Writer]]:
+    """The layers in some ranges that whoever reads ``extent`` sees."""
+    seen: set[int] = set()
+    for span in spans:
+        within = extent._replace(start=max(extent.start, span.start), end=min(extent.end, span.end))
+        within = within if not extent.pitch else extent
+        for layer in span.layers:
+            if not layer.extent.meets(extent):
+                continue
+            if id(layer) not in seen:
+                seen.add(id(layer))
+                yield layer
+            if not layer.possible and layer.extent.covers(within):
+                break
 
 
 def _written(layer: Layer[Writer], met: list[_Span[Writer]], order: int) -> list[_Span[Writer]]:
     """The spans that a write meets, and the gaps between them, as they are after it."""
+    if not layer.possible and not layer.extent.pitch:
+        return _hidden(layer, met, order)
     start, end = layer.extent.start, layer.extent.end
     after: list[_Span[Writer]] = []
     at = start
@@ -165,6 +189,17 @@ def _written(layer: Layer[Writer], met: list[_Span[Writer]], order: int) -> list
         at = right
     if at < end:
         after.append(_Span(at, end, (layer,), order))
+    return after
+
+
+def _hidden(layer: Layer[Writer], met: list[_Span[Writer]], order: int) -> list[_Span[Writer]]:
+    """The same of a write that hides all below it: what is left of the first range and the last, and its own."""
+    start, end = layer.extent.start, layer.extent.end
+    after = [_Span(start, end, (layer,), order)]
+    if met and met[0].start < start:
+        after.insert(0, _Span(met[0].start, start, met[0].layers, met[0].order))
+    if met and met[-1].end > end:
+        after.append(_Span(end, met[-1].end, met[-1].layers, met[-1].order))
     return after
 
 

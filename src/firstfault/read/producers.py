@@ -10,8 +10,11 @@ In logs without addresses, by values: the last output of the same size with the 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
+from itertools import islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from firstfault.read.formats.values import elements
@@ -80,8 +83,42 @@ class Link(NamedTuple):
     gave: schema.Tensor | None = None
 
 
-Links: TypeAlias = "dict[str, list[Link]]"
-"""The writers of each argument that has any, the last first."""
+class _Sight(NamedTuple):
+    """An argument as its call was given it, and what had been written there by then."""
+
+    label: str
+    tensor: schema.Tensor
+    layers: tuple[Layer[Writer], ...]
+    other: Link | None
+    """What it is known by besides its address."""
+
+
+class Links(Mapping[str, "list[Link]"]):
+    """The writers of each argument that has any, the last first.
+
+    They are made when somebody asks: that is of one call in thousands.
+    """
+
+    def __init__(self, sights: Sequence[_Sight] = (), bad: Sequence[str] = ()) -> None:
+        self._sights = sights
+        self.bad = bad
+        """The arguments whose values are not finite."""
+
+    @cached_property
+    def _made(self) -> dict[str, list[Link]]:
+        return {sight.label: found for sight in self._sights if (found := _links(sight))}
+
+    def __getitem__(self, label: str) -> list[Link]:
+        return self._made[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+NONE = Links()
 
 
 class Given(NamedTuple):
@@ -109,20 +146,28 @@ class Producers:
         """Take in that a call began; the writers of its inputs."""
         traced = [item for item in inputs if item[1].ptr or item[1].mean is not None]
         if not traced and record.device < 0:
-            return {}
-        links = {label: found for label, tensor in traced if (found := self._writers(tensor))}
+            return NONE
         bad = [label for label, tensor in traced if not_finite(tensor)]
+        links = Links([sight for item in traced if (sight := self._sight(*item)) is not None], bad)
         stream = record.stream if record.device >= 0 else None
-        writer = Writer(record.n, record.op, False if bad else _finite(inputs), _source(bad, links), stream)
-        writer.entered = bool(bad) and not any(label in links for label in bad)
-        self._given[record.n] = Given(writer, traced, [] if any(label in links for label in bad) else bad)
+        writer = Writer(record.n, record.op, False if bad else _finite(inputs), None, stream)
+        unwritten: list[str] = []
+        if bad:
+            writer.source = _source(bad, links)
+            unwritten = [] if any(label in links for label in bad) else bad
+            writer.entered = bool(unwritten)
+        self._given[record.n] = Given(writer, traced, unwritten)
         if len(self._given) > MOST_OPEN:
             self._given.popitem(last=False)
         return links
 
     def returned(self, op: str, record: schema.Return, outputs: list[Labelled]) -> Writer:
         """Take in what a call gave and changed; the call as a writer."""
-        given = self._given.pop(record.n, None) or Given(Writer(record.n, op), [], [])
+        given = self._given.pop(record.n, None)
+        if given is None:
+            if not any(tensor.ptr or tensor.mean is not None for _, tensor in outputs):
+                return Writer(record.n, op)
+            given = Given(Writer(record.n, op), [], [])
         writer = given.writer
         if not record.described or not (given.inputs or outputs):
             return writer
@@ -162,27 +207,22 @@ class Producers:
         memory = self._on(tensor.device)
         if extent is None or memory is None:
             return
-        latest = next(memory.read(extent), None)
+        latest = next(iter(memory.read(extent)), None)
         if latest is not None and latest.writer.n > writer.n and latest.extent == extent:
             return  # a call inside this one wrote it, and that is the one to name
         memory.write(Layer(extent, writer, possible, tensor if described else None))
 
-    def _writers(self, tensor: schema.Tensor) -> list[Link]:
+    def _sight(self, label: str, tensor: schema.Tensor) -> _Sight | None:
+        """What is known by now of who wrote what an argument holds; None for nothing."""
         if not tensor.ptr:
             found = self._prints.get(_print(tensor))
-            return [Link(found[0], How.VALUES, "", found[1])] if found else []
+            return _Sight(label, tensor, (), Link(found[0], How.VALUES, "", found[1])) if found else None
         memory = self._memory.get(tensor.device)
         extent = extent_of(tensor) if memory is not None else None
-        links: list[Link] = []
-        for layer in memory.read(extent) if memory is not None and extent is not None else ():
-            if (link := _link(layer, tensor)) is not None:
-                links.append(link)
-            if len(links) == MOST_SOURCES:
-                break
-        view = self._views.get(_place(tensor))
-        if view is not None and not _is_another(view[1], tensor):
-            links.append(Link(view[0], How.VIEW, "", view[1]))
-        return sorted(links, key=lambda link: link.writer.n, reverse=True)
+        layers = memory.read(extent) if memory is not None and extent is not None else ()
+        view = self._views.get(_place(tensor)) if self._views else None
+        other = Link(view[0], How.VIEW, "", view[1]) if view and not _is_another(view[1], tensor) else None
+        return _Sight(label, tensor, layers, other) if layers or other else None
 
     def _on(self, device: str) -> Memory[Writer] | None:
         if device not in self._memory and len(self._memory) < MOST_DEVICES:
@@ -200,14 +240,25 @@ class Producers:
 
 def _finite(inputs: list[Labelled]) -> bool | None:
     """Whether inputs of which none is known not to be are finite; None where there are some without statistics."""
-    floating = [tensor for _, tensor in inputs if "float" in tensor.dtype]
-    return True if all(tensor.mean is not None or tensor.statistics is not None for tensor in floating) else None
+    for _, tensor in inputs:
+        if tensor.mean is None and tensor.statistics is None and "float" in tensor.dtype:
+            return None
+    return True
 
 
 def _source(bad: list[str], links: Links) -> Writer | None:
     """The call that made the values of some inputs that are not finite, if the record tells."""
     writers = [link.writer for label in bad for link in links.get(label, ())]
     return next((writer.origin for writer in writers if writer.origin is not None), None)
+
+
+def _links(sight: _Sight) -> list[Link]:
+    """The writers of what an argument holds, the last first."""
+    found = (_link(layer, sight.tensor) for layer in sight.layers)
+    links = [*islice((link for link in found if link is not None), MOST_SOURCES)]
+    if sight.other is not None:
+        links.append(sight.other)
+    return sorted(links, key=lambda link: link.writer.n, reverse=True)
 
 
 def _link(layer: Layer[Writer], tensor: schema.Tensor) -> Link | None:

@@ -129,3 +129,13 @@ def test_a_walk_downstream_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     records += [call(n, "use", at(1024), tensor(4)) for n in range(2, 9)]
     found = trace([Event("main", record) for record in records], 1, argument=None, down=True, source="log")
     assert (len(found.downstream), found.cut) == (3, True)
+
+
+@pytest.mark.parametrize("most", range(1, 8))
+def test_a_walk_takes_no_more_steps_than_it_may_with_several_writers_of_one_argument(most: int) -> None:
+    records: list[schema.Record] = []
+    for n in range(1, 40, 2):  # two halves of what the next call is given whole
+        records += [call(n, "low", at(1024, 16)), returned(n, at(1024, 8))]
+        records += [call(n + 1, "high", at(1024, 16)), returned(n + 1, at(1040, 8))]
+    process = taken(*records, call(99, "whole", at(1024, 16)))
+    assert len([*upstream(process, process.by_number[99], most=most)]) == most

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault.read import earlier
-from firstfault.read.earlier import MOST_TENSORS, MOST_VARIANTS, Earlier, Variant
+from firstfault.read.earlier import MOST_TENSORS, MOST_VARIANTS, Earlier, Tensors, Variant
 from firstfault.record import schema
 from tests.unit.read.samples import call, tensor
 
@@ -116,3 +116,15 @@ def test_ties_are_what_held_in_every_call(shapes: list[tuple[int, int, int]]) ->
             equal = all(shape[left] == shape[right] for shape in shapes)
             assert (ties[positions[left]] is ties[positions[right]]) == equal
         assert ties[positions[left]].varied == (len({shape[left] for shape in shapes}) > 1)
+
+
+def test_calls_that_share_their_arguments_count_as_often_as_those_that_do_not() -> None:
+    shared: list[schema.Value] = [tensor(4, 8), tensor(8), 4]
+    found = Tensors()
+    known, alone = Earlier(), Earlier()
+    for n in range(1, 6):
+        same, other = call(n, "op"), call(n, "op", tensor(4, 8), tensor(8), 4)
+        same.args = shared
+        known.learn(same, found.of(same))
+        alone.learn(other)
+    assert known.of(call(9, "op", *shared)) == alone.of(call(9, "op", *shared))

@@ -22,7 +22,6 @@ LONGEST_LINE = 64 * 2**20
 """A record's line beyond this many bytes is not one of ours."""
 LARGEST_SESSION = 16 * 2**20
 STDERR_BYTES = 64 * 2**10
-_CONTAINERS = (b'"sequence"', b'"mapping"')
 
 
 class Recording:
@@ -175,7 +174,7 @@ def _decoded(line: bytes, path: Path) -> codec.Record:
             raise UnreadableInput(f"{path}: {codec.NewerSchema(newer)}") from None
         raise
     # Cheap for every line; only a line with that many containers can be nested too deep.
-    if sum(line.count(name) for name in _CONTAINERS) > DEEPEST and too_deep(values_of(record)):
+    if line.count(b'"sequence"') + line.count(b'"mapping"') > DEEPEST and too_deep(values_of(record)):
         raise codec.CodecError("values nested deeper than any recorder describes them")
     return record
 

@@ -50,7 +50,8 @@ class Replays:
             elif isinstance(record, (schema.Return, schema.Raise)):
                 if isinstance(record, schema.Return):
                     self._keep(record)
-                yield from self._ended(record.n)
+                if record.n in self._replays:
+                    yield from self._ended(record.n)
 
     def rest(self) -> Iterator[Replayed]:
         """The calls of the replays that had no end."""
@@ -75,9 +76,7 @@ class Replays:
             self._graphs.setdefault(call.graph, []).append((call, result))
 
     def _ended(self, n: int) -> Iterator[Replayed]:
-        replay = self._replays.pop(n, None)
-        if replay is None:
-            return
+        replay = self._replays.pop(n)
         dumps, self._dumps = self._dumps, {}
         if self._credit < 0:
             self._problems.add(LEFT_OUT)
