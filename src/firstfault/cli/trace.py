@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from firstfault.cli.messages import tell
 from firstfault.cli.paths import READABLE
-from firstfault.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from firstfault.read.events import Event, Source
+from firstfault.cli.processes import PROCESS_HELP, of_process
+from firstfault.errors import ExitCode
 
 CALL_HELP = "Number of the call to begin at, as report and log show it."
 ARG_HELP = "Only this argument: 0, arg[0], or its name."
 DOWN_HELP = "Follow what the call wrote to the calls that it went into, too."
-PROCESS_HELP = "Which process, where a recording has several."
 
 
 def command(
@@ -34,6 +30,7 @@ def command(
 
     Exits with 0 when everything was read, 3 when some of it could not be, 2 when there is no such call.
     """
+    from firstfault.cli.progress import advancing
     from firstfault.diagnose.trace import trace
     from firstfault.present import json as as_json
     from firstfault.present import trace_text
@@ -41,30 +38,11 @@ def command(
     from firstfault.record.plain import plain_text
 
     source = open_source(path)
-    found = trace(_of(source, process), call, argument=arg, down=down, source=plain_text(str(path)))
+    with advancing(source.path) as advance:
+        events = of_process(source, process, advance)
+        found = trace(events, call, argument=arg, down=down, source=plain_text(str(path)))
     found.problems = source.problems.lines()
     sys.stdout.write(as_json.render(found) if json else trace_text.render(found))
     for problem in found.problems:
         tell(problem)
     raise typer.Exit(ExitCode.INCOMPLETE if found.problems else ExitCode.OK)
-
-
-def _of(source: Source, process: str | None) -> Iterator[Event]:
-    """The records of one process.
-
-    Raises:
-        UsageError: it is not there, or which of several is meant is not said.
-    """
-    from firstfault.cli.progress import advancing
-
-    chosen = process
-    with advancing(source.path) as advance:
-        for event in source.events(advance):
-            chosen = chosen or event.process
-            if event.process == chosen:
-                yield event
-            elif process is None:
-                raise UsageError(
-                    f"{source.path} holds calls of several processes, {chosen} and {event.process} among them; "
-                    "say which with --process"
-                )
