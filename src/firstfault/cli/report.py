@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from firstfault.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from firstfault.diagnose.report import Report
+    from firstfault.read.events import Advance, Event
     from firstfault.read.evidence import Evidence
 
 FORMAT_HELP = "How it is written, text if left out; perfetto is a trace for ui.perfetto.dev."
@@ -88,8 +90,20 @@ def _write_trace(report: Report, evidence: Evidence, paths: list[Path], file: IO
     """Read the inputs once more, for all calls of them and not only the last."""
     from firstfault.cli.progress import advancing
     from firstfault.present import perfetto
-    from firstfault.read.session import open_source
 
     with advancing(*paths) as advance:
-        events = (event for path in paths for event in open_source(path).events(advance))
-        file.writelines(perfetto.lines(report, evidence.history, events))
+        file.writelines(perfetto.lines(report, evidence.history, _events(paths, advance)))
+
+
+def _events(paths: list[Path], advance: Advance) -> Iterator[Event]:
+    """The records of all inputs, their processes named as in the report."""
+    from firstfault.read.session import open_source
+
+    seen: set[str] = set()
+    for path in paths:
+        source, taken = open_source(path), set(seen)
+        for event in source.events(advance):
+            if event.process in taken:
+                event = event._replace(process=f"{source.path.name}/{event.process}")
+            seen.add(event.process)
+            yield event

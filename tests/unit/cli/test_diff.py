@@ -66,7 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with recording_in_process(folder / "work" / name, level) as recorded, contextlib.suppress(ValueError):
             program(name)
         recorded.folder.rename(folder / name)
-        session = {"schema": 1, "versions": {"torch": "2.0" if name == "nan" else "1.9"}, "environment": {}}
+        session = {"schema": 1, "versions": {"driver": "2.0" if name == "nan" else "1.9"}, "environment": {}}
         (folder / name / "session.json").write_text(json.dumps(session))
     [process] = (folder / "good").glob("*/")
     shutil.copytree(process, folder / "twice" / "vm-1")
@@ -113,7 +113,7 @@ def test_for_machines(runs: Path) -> None:
     found = json.loads(diff(runs, "good", "nan", "--json").stdout)
     assert (found["version"], found["verdict"], found["gave"]) == (1, "differs", 1)
     assert found["first"]["differences"][0] == {"name": "return", "what": "NaN", "left": "0", "right": "1"}
-    assert [change["name"] for change in found["environment"]] == ["versions.torch"]
+    assert [change["name"] for change in found["environment"]] == ["versions.driver"]
 
 
 def test_two_processes_of_one_recording(runs: Path) -> None:

@@ -28,17 +28,18 @@ def calls(ops: str | list[str], thread: int = 0) -> list[Call]:
 
 def shortest(left: list[str], right: list[str]) -> int:
     """Edits to the end of one of the two, by trying all: the definition, for short sequences."""
-    reached = {(0, 0)}
+
+    def slid(x: int, y: int) -> tuple[int, int]:
+        while x < len(left) and y < len(right) and left[x] == right[y]:
+            x, y = x + 1, y + 1
+        return x, y
+
+    reached = {slid(0, 0)}
     edits = 0
-    while True:
-        for x, y in reached:
-            while x < len(left) and y < len(right) and left[x] == right[y]:
-                x, y = x + 1, y + 1
-                reached.add((x, y))
-        if any(x == len(left) or y == len(right) for x, y in reached):
-            return edits
-        reached |= {(x + 1, y) for x, y in reached} | {(x, y + 1) for x, y in reached}
+    while not any(x == len(left) or y == len(right) for x, y in reached):
+        reached = {slid(x + 1, y) for x, y in reached} | {slid(x, y + 1) for x, y in reached}
         edits += 1
+    return edits
 
 
 @given(OPS, OPS)
@@ -49,7 +50,9 @@ def test_a_script_is_possible_and_the_shortest(left: list[str], right: list[str]
         if from_left and from_right:
             assert left[x] == right[y]
         x, y, edits = x + from_left, y + from_right, edits + (from_left != from_right)
-    assert (x == len(left) or y == len(right)) and x <= len(left) and y <= len(right)
+    assert x == len(left) or y == len(right)
+    assert x <= len(left)
+    assert y <= len(right)
     assert edits == shortest(left, right)
 
 
