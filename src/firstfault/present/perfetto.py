@@ -33,9 +33,9 @@ LONGEST = 160
 
 @dataclass
 class _Thread:
-    """The calls that a thread is in, and the last time of it: spans of a track must nest."""
+    """The calls that a thread is in, and the last time of it, from the trace's origin on: spans of a track must nest."""
 
-    latest: int = 0
+    latest: int
     open: list[tuple[schema.Call, int]] = field(default_factory=list)
 
     def at(self, t: int) -> int:
@@ -99,7 +99,7 @@ class _Writer:
         self.origin = self.origin or call.t
         thread = process.threads.get(call.tid)
         if thread is None:
-            thread = process.threads[call.tid] = _Thread()
+            thread = process.threads[call.tid] = _Thread(self.origin)
             yield self._named(process.number, "thread_name", f"thread {call.tid}", call.tid or process.number)
         while thread.open and (thread.open[-1][0].n > call.parent or len(thread.open) >= MOST_OPEN):  # its end was lost
             yield self._span(process, thread, {"end": "not known"})
@@ -157,7 +157,7 @@ class _Writer:
         return {"ph": phase, "cat": call.target, "name": one_line(call.op), **place, "args": _told(call)}
 
     def _microseconds(self, t: int) -> float:
-        return (t - self.origin) / 1000 if t >= self.origin else 0.0
+        return max(0, t - self.origin) / 1000
 
     def _named(self, process: int, what: str, name: str, tid: int = 0) -> dict[str, Any]:
         made: dict[str, Any] = {"ph": "M", "pid": process, "name": what, "args": {"name": one_line(name)}}

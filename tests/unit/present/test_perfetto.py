@@ -110,3 +110,11 @@ def test_hostile_names_stay_in_their_place(tmp_path: Path) -> None:
 def test_a_log_without_times_nests_by_order(tmp_path: Path) -> None:
     found = trace(samples.write_log("serving_level5", tmp_path))
     assert len(spans(found)) == samples.history(samples.write_log("serving_level5", tmp_path)).processes["main"].calls
+
+
+def test_a_clock_that_was_set_back_leaves_no_span_before_the_first(tmp_path: Path) -> None:
+    records: list[schema.Record] = [header()]
+    for n, t in ((1, -900), (2, -800), (3, 5)):
+        records += [schema.Call(n, T0 + t, "op", tid=7), schema.Return(n, T0 + t + 50)]
+    found = spans(trace(recording(tmp_path, records)))
+    assert [found[n]["ts"] for n in (1, 2, 3)] == sorted(found[n]["ts"] for n in (1, 2, 3))
