@@ -27,13 +27,15 @@ from firstfault.record.text_log import one_line
 
 MOST_OPEN = 4096
 """Calls that one thread can be in."""
+UNNAMED = 2**22
+"""The track of calls that name no thread: Linux has no thread of that number, and 0 is the idle task to Perfetto."""
 MOST_VALUES = 12
 LONGEST = 160
 
 
 @dataclass
 class _Thread:
-    """The calls that a thread is in, and the last time of it, from the trace's origin on: spans of a track must nest."""
+    """The calls that a thread is in, and its last time, from the trace's origin on: spans of a track must nest."""
 
     latest: int
     open: list[tuple[schema.Call, int]] = field(default_factory=list)
@@ -100,7 +102,7 @@ class _Writer:
         thread = process.threads.get(call.tid)
         if thread is None:
             thread = process.threads[call.tid] = _Thread(self.origin)
-            yield self._named(process.number, "thread_name", f"thread {call.tid}", call.tid or process.number)
+            yield self._named(process.number, "thread_name", f"thread {call.tid}", call.tid or UNNAMED)
         while thread.open and (thread.open[-1][0].n > call.parent or len(thread.open) >= MOST_OPEN):  # its end was lost
             yield self._span(process, thread, {"end": "not known"})
         thread.open.append((call, thread.at(call.t)))
@@ -146,14 +148,14 @@ class _Writer:
             process = self._processes.get(told.name)
             if process is None:
                 continue
-            tid = next(iter(process.threads), 0) or process.number
+            tid = next(iter(process.threads), 0) or UNNAMED
             for category, sentence in (("conclusion", told.conclusion), *(("device", text) for text in told.device)):
                 name = one_line(sentence)
                 place = {"pid": process.number, "tid": tid, "ts": self._microseconds(process.latest)}
                 yield {"ph": "i", "s": "p", "cat": category, "name": name, **place}
 
     def _event(self, phase: str, process: int, call: schema.Call, begun: int) -> dict[str, Any]:
-        place = {"pid": process, "tid": call.tid or process, "ts": self._microseconds(begun)}
+        place = {"pid": process, "tid": call.tid or UNNAMED, "ts": self._microseconds(begun)}
         return {"ph": phase, "cat": call.target, "name": one_line(call.op), **place, "args": _told(call)}
 
     def _microseconds(self, t: int) -> float:
