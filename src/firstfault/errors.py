@@ -16,6 +16,8 @@ class ExitCode(IntEnum):
     """What a command's exit status means, the same for every command but ``run``."""
 
     OK = 0
+    BAD = 1
+    """What was judged is bad: two runs differ."""
     USAGE = 2
     """Wrong usage, or input that cannot be read at all."""
     INCOMPLETE = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,16 +10,16 @@ import typer
 
 from firstfault.cli.messages import tell
 from firstfault.cli.paths import READABLE
-from firstfault.errors import ExitCode, UsageError
+from firstfault.cli.processes import PROCESS_HELP, of_process
+from firstfault.errors import ExitCode
 
 if TYPE_CHECKING:
     from firstfault.diagnose.trace import Trace
-    from firstfault.read.events import Event, Source
+    from firstfault.read.events import Source
 
 CALL_HELP = "Number of the call to begin at, as report and log show it."
 ARG_HELP = "Only this argument: 0, arg[0], or its name."
 DOWN_HELP = "Follow what the call wrote to the calls that it went into, too."
-PROCESS_HELP = "Which process, where a recording has several."
 
 
 def command(
@@ -48,6 +47,7 @@ def command(
 
 def _traced(source: Source, process: str | None, call: int, arg: str | None, down: bool) -> Trace:
     """From the index that ``query`` has made, if it is of the input as it is now; else from the records."""
+    from firstfault.cli.progress import advancing
     from firstfault.diagnose.trace import trace, trace_indexed
     from firstfault.read import index
     from firstfault.read.indexed import Indexed
@@ -59,27 +59,8 @@ def _traced(source: Source, process: str | None, call: int, arg: str | None, dow
         found = trace_indexed(indexed, call, argument=arg, down=down, source=name)
         found.problems = indexed.problems
     else:
-        found = trace(_of(source, process), call, argument=arg, down=down, source=name)
+        with advancing(source.path) as advance:
+            events = of_process(source, process, advance)
+            found = trace(events, call, argument=arg, down=down, source=name)
         found.problems = source.problems.lines()
     return found
-
-
-def _of(source: Source, process: str | None) -> Iterator[Event]:
-    """The records of one process.
-
-    Raises:
-        UsageError: it is not there, or which of several is meant is not said.
-    """
-    from firstfault.cli.progress import advancing
-
-    chosen = process
-    with advancing(source.path) as advance:
-        for event in source.events(advance):
-            chosen = chosen or event.process
-            if event.process == chosen:
-                yield event
-            elif process is None:
-                raise UsageError(
-                    f"{source.path} holds calls of several processes, {chosen} and {event.process} among them; "
-                    "say which with --process"
-                )

@@ -13,6 +13,7 @@ from itertools import islice
 import msgspec
 
 from firstfault.diagnose import complaints, device, diagnosis, rules
+from firstfault.diagnose.device import Position
 from firstfault.diagnose.finding import Confidence, Finding, ranked
 from firstfault.diagnose.finding import Verdict as Found
 from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
@@ -108,6 +109,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
         suspect: the call to look at.
         only: the call of a process that made one and ended by itself.
         last: by number; those of other threads where the suspect's has no others.
+        device: where each stream stood, in words, and in ``streams`` in numbers.
     """
 
     name: str
@@ -127,6 +129,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     last: list[CallReport] = []
     findings: list[Finding] = []
     device: list[str] = []
+    streams: list[Position] = []
     targets: list[TargetReport] = []
     notes: list[str] = []
     diagnosis: diagnosis.Diagnosis | None = None
@@ -292,6 +295,7 @@ def _process(process: Process, case: Case) -> ProcessReport:
         last=[_call(call, process, full=False) for call in _last(process, suspect, case.last)],
         findings=findings,
         device=[device.sentence(position, process.op_of) for position in streams],
+        streams=streams,
         targets=_targets(process),
         notes=list(_notes(process)),
         diagnosis=diagnosis.of_findings(findings, suspect),

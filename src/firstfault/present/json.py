@@ -1,4 +1,4 @@
-"""An answer for machines: one JSON object, whose ``version`` says how to read it."""
+"""An answer for machines: one JSON object, whose ``version`` says how to read it; or data for a page's script."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import re
 
 import msgspec
 
+from firstfault.diagnose.comparison import Comparison
 from firstfault.diagnose.report import Report
 from firstfault.diagnose.trace import Trace
 
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e\n]")
+_NOT_IN_SCRIPT = re.compile(r"[^\x20-\x7e]|[<>&]")
 
 
-def render(answer: Report | Trace) -> str:
+def render(answer: Report | Trace | Comparison) -> str:
     """The whole answer, indented."""
     return plain(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
 
@@ -22,9 +24,17 @@ def plain(text: str) -> str:
     return _NOT_PLAIN.sub(lambda match: _escaped(match.group()), text)
 
 
+def compact(value: object) -> str:
+    """Plain data on one line of ASCII, without what could end a script's element or begin a comment in it."""
+    text = msgspec.json.encode(value).decode()
+    return _NOT_IN_SCRIPT.sub(lambda match: _unicode_escape(match.group()), text)
+
+
 def _escaped(char: str) -> str:
-    if char.isprintable():
-        return char
+    return char if char.isprintable() else _unicode_escape(char)
+
+
+def _unicode_escape(char: str) -> str:
     code = ord(char)
     if code < 0x10000:
         return f"\\u{code:04x}"

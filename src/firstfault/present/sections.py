@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from firstfault.diagnose.finding import Confidence
+from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, TargetReport, Verdict
 from firstfault.present import values
 from firstfault.read.formats.complaint import Complaint
@@ -26,6 +26,8 @@ LONGEST_LINE = 400
 LONGEST_TEXT = 160
 LONGEST_NAME = 80
 
+NEXT = "Next"
+"""Title of the last section: what to type next."""
 SHOWN_BEFORE = 5
 """Calls before the suspect that the command for the log shows."""
 
@@ -50,13 +52,19 @@ Line: TypeAlias = tuple[str, ...]
 
 @dataclass
 class Section:
-    """A heading with lines or a table below it; ``verbatim`` lines are another program's."""
+    """A heading with lines or a table below it; ``verbatim`` lines are another program's.
+
+    ``findings`` are what the table sums up, if it does, for those who have room for all of them, and ``process`` the
+    name of the process that they are of.
+    """
 
     title: str
     lines: list[Line] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     rows: list[Line] = field(default_factory=list)
     verbatim: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    process: str = ""
 
 
 def sections(report: Report) -> Iterator[Section]:
@@ -77,7 +85,7 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section("Not read", [(problem,) for problem in report.problems])
     steps = list(_next_steps(report))
     if steps:
-        yield Section("Next", steps)
+        yield Section(NEXT, steps)
 
 
 def _command(report: Report) -> Section:
@@ -200,7 +208,9 @@ def _findings(process: ProcessReport) -> Section:
     if left:
         rows.append(("", "", f"{left} more, in --json"))
     title = "Suspicious in its inputs" if process.suspect is not None else "Where it first went wrong"
-    return Section(title, columns=["weight", "rule", "what"], rows=rows)
+    return Section(
+        title, columns=["weight", "rule", "what"], rows=rows, findings=process.findings, process=process.name
+    )
 
 
 def _complaints(complaints: list[Complaint]) -> Section:

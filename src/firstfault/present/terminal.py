@@ -1,9 +1,9 @@
-"""A report for a terminal or a pipe: colour and width where there are any."""
+"""A conclusion and its sections for a terminal or a pipe: colour and width where there are any."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO
 
 from rich.console import Console
@@ -20,15 +20,20 @@ _TRAILING = re.compile(" +$", re.MULTILINE)
 
 
 def show(report: Report, file: IO[str]) -> None:
-    """Print ``report`` to ``file``; what came from the program cannot steer the terminal.
+    """Print ``report`` to ``file``."""
+    show_sections(report.conclusion, sections(report), file)
+
+
+def show_sections(conclusion: str, told: Iterable[Section], file: IO[str]) -> None:
+    """Print a conclusion and what it rests on to ``file``; what came from the program cannot steer the terminal.
 
     Raises:
         OSError: it cannot be written, or nobody reads it; rich would end the process then.
     """
     console = Console(file=file, highlight=False, soft_wrap=False, width=None if file.isatty() else PIPE_WIDTH)
     with console.capture() as shown:
-        console.print(_text(report.conclusion, "bold"), soft_wrap=True)
-        for section in sections(report):
+        console.print(_text(conclusion, "bold"), soft_wrap=True)
+        for section in told:
             console.print()
             _section(console, section)
     file.write(_TRAILING.sub("", shown.get()))

@@ -100,3 +100,30 @@ def test_a_hostile_log_cannot_write_to_the_terminal(tmp_path: Path) -> None:
         out = report(log(tmp_path, text), *options).stdout
         assert "\x1b" not in out
         assert "\x07" not in out
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("html", "<!doctype html>"), ("perfetto", '{"traceEvents":['), ("md", "**"), ("json", "{"), ("text", "The one call of the process came back")]
+)  # fmt: skip
+def test_every_format_goes_to_stdout_or_to_a_file(tmp_path: Path, form: str, begins: str) -> None:
+    path, file = log(tmp_path, RETURNED), tmp_path / "out"
+    shown = report(path, "--format", form)
+    assert (shown.exit_code, shown.stdout[: len(begins)]) == (0, begins)
+    written = report(path, "--format", form, "-o", file)
+    assert (written.exit_code, written.stdout, file.read_text()) == (0, "", shown.stdout)
+
+
+def test_a_trace_of_two_logs_keeps_their_processes_apart(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.log").write_text(RETURNED)
+    shown = report(tmp_path / "a.log", tmp_path / "b.log", "--format", "perfetto")
+    events = json.loads(shown.stdout)["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {1: "main", 2: "b.log/main"}
+    assert [event["pid"] for event in events if event["ph"] == "X"] == [1, 2]
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    result = report(log(tmp_path, RETURNED), "--format", "html", "-o", tmp_path / "none" / "out.html")
+    assert result.exit_code != 0
+    assert "choose another file with -o" in str(result.exception)
