@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,14 @@ PAGE = 4096
 WAYS = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])
 
 
+DISK_BYTES = 256 * 1024
+
+
+def _size(path: Path) -> int:
+    disk = os.statvfs(path)
+    return disk.f_blocks * disk.f_frsize
+
+
 class Disk:
     """256 KiB of their own, that only the processes started here have mounted, and we see through /proc."""
 
@@ -30,6 +39,8 @@ class Disk:
         self.warm = Warm([*way, *mount])
         self.inside = mounted_at
         self.outside = Path(f"/proc/{self.warm.pid}/root{mounted_at}")
+        while _size(self.outside) != DISK_BYTES:  # until then it is the machine's own disk that would be filled
+            time.sleep(0.01)
         self.enter = ["nsenter", f"--target={self.warm.pid}", "--mount", *(["--user"] if len(way) > 2 else [])]
 
     def empty(self) -> None:

@@ -203,7 +203,7 @@ RANKS = """
     assert gathered == [{"rank": other} for other in range(4)]
     dist.broadcast(x, 3)
     dist.barrier()
-    print("rank", rank, "is done", flush=True)
+    print(f"rank {rank} is done\\n", end="", flush=True)  # in one write: four share the pipe
     dist.destroy_process_group()
 """
 
