@@ -22,7 +22,7 @@ from tests.e2e.setup import MODEL, STAND_INS, python  # noqa: E402
 
 PROGRAMS = ROOT / "bench" / "programs"
 LEVELS = (1, 3, 5)
-DENSE, MOE = os.environ.get("BENCH_DENSE", "/tmp/m/dense"), os.environ.get("BENCH_MOE", "/tmp/m/moe")  # GPU machine's
+DENSE, MOE = os.environ.get("BENCH_DENSE", "dense"), os.environ.get("BENCH_MOE", "moe")  # folders of models
 
 
 @dataclass(frozen=True)
