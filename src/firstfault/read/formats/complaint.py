@@ -104,6 +104,23 @@ class Complaints:
             self.left_out += 1
 
 
+MOST_DETAILS = 6
+
+
+class OpenComplaint:
+    """What parsers have in common that read one failure over several lines."""
+
+    def __init__(self, found: Complaints) -> None:
+        self._found = found
+        self._open: Complaint | None = None
+
+    def end(self) -> None:
+        """Give out the failure that was being read."""
+        if self._open is not None:
+            self._found.add(self._open)
+        self._open = None
+
+
 class Parser(Protocol):
     """One kind of text, read line by line among the lines of others."""
 

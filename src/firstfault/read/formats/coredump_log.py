@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import re
 
-from firstfault.read.formats.complaint import Complaint, Complaints, Teller
+from firstfault.read.formats.complaint import MOST_DETAILS, Complaint, OpenComplaint, Teller
 
 _MARK = "coredump: "
 _DETECTED = re.compile(r"Detected an exception of type (?:CUDBG_EXCEPTION_)?(\w{1,100})")
 _DETAIL = re.compile(r"\s+- (Device|SM|Warp|PC):? (.{1,100})")
 _FRAME = re.compile(r"\s+#\d{1,4}\s+0x[0-9a-f]{1,16}\s+(\S.{0,400})")
 _WRITTEN = re.compile(r"Writing ELF file to (.{1,400})")
-MOST_DETAILS = 6
 
 
-class CoredumpLog:
+class CoredumpLog(OpenComplaint):
     """The exception, the kernel on top of its stack, and the file that the core dump went to."""
-
-    def __init__(self, found: Complaints) -> None:
-        self._found = found
-        self._open: Complaint | None = None
 
     def take(self, number: int, line: str) -> None:
         """Look at a line."""
@@ -44,9 +39,3 @@ class CoredumpLog:
         elif match := _WRITTEN.match(text):
             self._open.details.append(f"written to {match[1].strip()}")
             self.end()
-
-    def end(self) -> None:
-        """Give out the exception that was being read."""
-        if self._open is not None:
-            self._found.add(self._open)
-        self._open = None

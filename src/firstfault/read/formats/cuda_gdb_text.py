@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from firstfault.read.formats.complaint import Complaint, Complaints, Teller, numbers
+from firstfault.read.formats.complaint import Complaint, Complaints, OpenComplaint, Teller, numbers
 
 _FOCUS = re.compile(
     r"\[(?:Current focus set to|Switching focus to) CUDA kernel .{0,80}?"
@@ -25,12 +25,11 @@ _FRAME = re.compile(r"#0\s+(?:0x[0-9a-f]{1,16} in )?(?P<kernel>.{1,400}?)<<<\((?
 _NAMED = re.compile(r"\) at (?P<file>\S{1,400}):(?P<line>\d{1,9})\s*$")
 
 
-class CudaGdbText:
+class CudaGdbText(OpenComplaint):
     """The exception of a core dump, with the kernel and the thread that had it."""
 
     def __init__(self, found: Complaints) -> None:
-        self._found = found
-        self._open: Complaint | None = None
+        super().__init__(found)
         self._focus: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def take(self, number: int, line: str) -> None:
@@ -47,12 +46,6 @@ class CudaGdbText:
             self._open.line = int(match["line"] or 0)
         elif self._open is not None and (match := _FRAME.match(line)):
             self._frame(self._open, match, line)
-
-    def end(self) -> None:
-        """Give out the exception that was being read."""
-        if self._open is not None:
-            self._found.add(self._open)
-        self._open = None
 
     def _frame(self, told: Complaint, match: re.Match[str], line: str) -> None:
         told.kernel, told.grid = told.kernel or match["kernel"], numbers(match["grid"])

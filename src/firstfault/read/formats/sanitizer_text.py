@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from firstfault.read.formats.complaint import Complaint, Complaints, Teller, numbers
+from firstfault.read.formats.complaint import MOST_DETAILS, Complaint, OpenComplaint, Teller, numbers
 
 _MARK = "========="
 _OPENS = re.compile(
@@ -25,15 +25,10 @@ _AT = re.compile(
 _BY = re.compile(r"by thread \((?P<thread>[\d,]{1,40})\) in block \((?P<block>[\d,]{1,40})\)")
 _SIZE = re.compile(r"of size (\d{1,15})")
 _HOST = re.compile(r"Host Frame: .{1,400} in (?P<place>[^ ]{1,400}\.py:\d{1,9})$")
-MOST_DETAILS = 6
 
 
-class SanitizerText:
+class SanitizerText(OpenComplaint):
     """Its errors; each begins at the margin and goes on in the lines that are indented below it."""
-
-    def __init__(self, found: Complaints) -> None:
-        self._found = found
-        self._open: Complaint | None = None
 
     def take(self, number: int, line: str) -> None:
         """Look at a line; those without the mark are the program's own, and may stand between."""
@@ -47,12 +42,6 @@ class SanitizerText:
                 self._open = Complaint(Teller.SANITIZER, text.strip(), number, nbytes=int(size[1]) if size else 0)
         elif self._open is not None:
             _detail(self._open, text.strip())
-
-    def end(self) -> None:
-        """Give out the error that was being read."""
-        if self._open is not None:
-            self._found.add(self._open)
-        self._open = None
 
 
 def _detail(told: Complaint, text: str) -> None:
