@@ -7,6 +7,7 @@ patches.undo()                                       # torch.nn.Module.__call__ 
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 _ABSENT = object()
@@ -41,6 +42,25 @@ class Patches:
             self._put = [put for put in self._put if put is not known]
             self._put.append(_Put(owner, name, original, replacement))
         self.active = True
+
+    def record_method(self, owner: type, method: str, name: str, target: str) -> None:
+        """Make a method that a class itself defines a boundary, unless it is abstract or one already; never raises.
+
+        Args:
+            owner: the class.
+            method: the method's name.
+            name: the name that its calls are recorded under.
+            target: what attaches the boundary.
+        """
+        from firstfault.capture import boundary, guard
+
+        try:
+            function = vars(owner).get(method)
+            left_alone = getattr(function, "__isabstractmethod__", False) or getattr(function, boundary.WRAPPED, False)
+            if inspect.isfunction(function) and not left_alone:
+                self.put(owner, method, boundary.wrap(function, name, target, is_method=True))
+        except Exception as error:
+            guard.internal_error(f"attaching to {name}", error)
 
     def undo(self) -> None:
         """Put the originals back; where another has patched on top of us, that stays, and passes on to ours."""

@@ -45,20 +45,8 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def set_processor(self: Any, processor: Any, *args: Any, **kwargs: Any) -> Any:
         if _patches.active:
-            _attach(type(processor))
+            kind = type(processor)
+            _patches.record_method(kind, "__call__", f"diffusers.{kind.__name__}", TARGET)
         return original(self, processor, *args, **kwargs)
 
     return set_processor
-
-
-def _attach(processor: type) -> None:
-    """Make a class of processors a boundary, once."""
-    from firstfault.capture import boundary, guard
-
-    try:
-        call = vars(processor).get("__call__")
-        if inspect.isfunction(call) and not getattr(call, boundary.WRAPPED, False):
-            name = f"diffusers.{processor.__name__}"
-            _patches.put(processor, "__call__", boundary.wrap(call, name, TARGET, is_method=True))
-    except Exception as error:
-        guard.internal_error("attaching to a processor", error)

@@ -19,11 +19,13 @@ from firstfault.capture.patches import Patches
 
 DISTRIBUTION = "sglang"
 TRIED = ("0.5",)
+_REGISTRATION = "sglang.srt.utils.custom_op"
+_DIRECTLY = "_call_directly_in_eager"
 REQUIRES = (
     "sglang.kernel_api_logging",
     "sglang.kernels.kernel_api_logging",
     "sgl_kernel.debug_utils",
-    "sglang.srt.utils.custom_op",
+    _REGISTRATION,
 )
 OPT_IN = False
 TARGET = "sglang"
@@ -33,28 +35,30 @@ _patches = Patches()
 
 def install(module: ModuleType) -> None:
     """Put our decorators in place of those that one of the modules has."""
-    from firstfault.capture import boundary
-
-    replacements: dict[str, Callable[..., Any]] = {
-        "debug_kernel_api": functools.partial(boundary.debug_kernel_api, target=TARGET),
-        "maybe_wrap_debug_kernel": functools.partial(boundary.maybe_wrap_debug_kernel, target=TARGET),
-        "wrap_method_with_debug_kernel_once": functools.partial(
-            boundary.wrap_method_with_debug_kernel_once, target=TARGET
-        ),
-        "debug_torch_op": _debug_torch_op,
-    }
-    if module.__name__ == "sglang.srt.utils.custom_op":
-        # What it imported from the logger is ours already. This is its way past the dispatcher in plain eager
-        # execution, which it takes only while its own logger is off.
-        replacements = {}
-        if hasattr(module, "_call_directly_in_eager"):
-            replacements["_call_directly_in_eager"] = _both_ways(module._call_directly_in_eager)
+    # What the registration of custom operators imported from the logger is ours already.
+    replacements = _eager_calls(module) if module.__name__ == _REGISTRATION else _decorators()
     for name, replacement in replacements.items():
         if hasattr(module, name):
             _patches.put(module, name, replacement)
 
 
 uninstall = _patches.undo
+
+
+def _decorators() -> dict[str, Callable[..., Any]]:
+    from firstfault.capture import boundary
+
+    ours = (boundary.debug_kernel_api, boundary.maybe_wrap_debug_kernel, boundary.wrap_method_with_debug_kernel_once)
+    named: dict[str, Callable[..., Any]] = {
+        decorator.__name__: functools.partial(decorator, target=TARGET) for decorator in ours
+    }
+    return named | {"debug_torch_op": _debug_torch_op}
+
+
+def _eager_calls(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """SGLang's way past the dispatcher in plain eager execution, which it takes only while its own logger is off."""
+    original = getattr(module, _DIRECTLY, None)
+    return {_DIRECTLY: _both_ways(original)} if original is not None else {}
 
 
 def _debug_torch_op(op_func: Callable[..., Any], op_name: str, *, namespace: str = "sglang") -> Any:

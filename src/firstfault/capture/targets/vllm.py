@@ -9,7 +9,6 @@ three base classes. Its C++ kernels are custom operators, which the target ``tor
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -69,31 +68,22 @@ def _attach_below(base: type, method: str) -> None:
     """Make a method of every class derived from ``base`` a boundary, of those to come when they are defined."""
     original = vars(base).get("__init_subclass__")
 
+    def attach(cls: type) -> None:
+        _patches.record_method(cls, method, f"vllm.{cls.__name__}.{method}", TARGET)
+
     def init_subclass(cls: type, **kwargs: Any) -> None:
         if original is None:
             super(base, cls).__init_subclass__(**kwargs)  # type: ignore[arg-type]
         else:
             original.__func__(cls, **kwargs)
         if _patches.active:
-            _attach(cls, method)
+            attach(cls)
 
     _patches.put(base, "__init_subclass__", classmethod(init_subclass))  # type: ignore[arg-type]
     for cls in _derived(base):
-        _attach(cls, method)
+        attach(cls)
 
 
 def _derived(base: type) -> list[type]:
     below: list[type] = list(base.__subclasses__())
     return below + [further for cls in below for further in _derived(cls)]
-
-
-def _attach(cls: type, method: str) -> None:
-    from firstfault.capture import boundary, guard
-
-    try:
-        function = vars(cls).get(method)
-        if inspect.isfunction(function) and not getattr(function, "__isabstractmethod__", False):
-            name = f"vllm.{cls.__name__}.{method}"
-            _patches.put(cls, method, boundary.wrap(function, name, TARGET, is_method=True))
-    except Exception as error:
-        guard.internal_error("attaching to a class of vLLM", error)
