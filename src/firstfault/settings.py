@@ -181,14 +181,9 @@ def expand(template: str, *, pid: int, rank: str, host: str) -> str:
     return re.sub("%[irh]", lambda match: filled[match.group()], template)
 
 
-def rank_of(environ: Mapping[str, str]) -> str:
-    """The distributed rank that the launcher gave this process, or ``"0"`` where there is none."""
-    return next((environ[name] for name in RANK_VARIABLES if environ.get(name, "").isdigit()), "0")
-
-
-def has_rank(environ: Mapping[str, str]) -> bool:
-    """Whether a launcher gave this process a rank."""
-    return any(environ.get(name, "").isdigit() for name in RANK_VARIABLES)
+def rank_of(environ: Mapping[str, str], otherwise: str = "0") -> str:
+    """The distributed rank that the launcher gave this process, or ``otherwise`` where there is none."""
+    return next((environ[name] for name in RANK_VARIABLES if environ.get(name, "").isdigit()), otherwise)
 
 
 def _lookup(environ: Mapping[str, str], name: str) -> tuple[str, str]:

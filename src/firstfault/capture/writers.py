@@ -325,7 +325,7 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
                 t=time.time_ns(),
                 pid=os.getpid(),
                 host=host_name(),
-                rank=_rank(),
+                rank=settings.rank_of(os.environ, otherwise=_own_rank()),
                 title=_title(),
                 level=chosen.level,
                 segment=segment,
@@ -349,10 +349,8 @@ def _title() -> str:
     return "" if "\0" in words or words.split("\0") == sys.orig_argv else plain_text(words[:_LONGEST_TITLE])
 
 
-def _rank() -> str:
-    """The rank that the launcher gave this process, or that it has taken since."""
-    if settings.has_rank(os.environ):
-        return settings.rank_of(os.environ)
+def _own_rank() -> str:
+    """The rank that this process has taken in ``torch.distributed`` by now, or ``"0"``."""
     distributed = sys.modules.get("torch.distributed")
     with suppress(Exception):  # torch may be built without it
         if distributed is not None and distributed.is_initialized():
