@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from firstfault.tools.children import below
 from tests.e2e.setup import HOME, MODEL, STAND_INS, python
 
 PROMPTS = tuple(f"hello number {number} world" for number in range(4))
@@ -78,9 +79,9 @@ class Server:
 
     def worker(self) -> int:
         """The process that runs the model, among those that this server has started."""
-        below = list(_below(self.process.pid))
-        found = [pid for pid in below if WORKERS[self.engine] in _command(pid)]
-        assert len(found) == 1, [(pid, _command(pid)) for pid in below]
+        started = list(below(self.process.pid))
+        found = [pid for pid in started if WORKERS[self.engine] in _command(pid)]
+        assert len(found) == 1, [(pid, _command(pid)) for pid in started]
         return found[0]
 
     def is_ready(self) -> bool:
@@ -176,13 +177,13 @@ def _words(engine: str, port: int) -> list[str]:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """End a server as Ctrl-C does, and whatever is left of it by force."""
-    below = [handle for pid in _below(process.pid) if (handle := _handle(pid)) is not None]
+    left = [handle for pid in below(process.pid) if (handle := _handle(pid)) is not None]
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
     process.kill()
-    for handle in below:  # a process id may be another's by now
+    for handle in left:  # a process id may be another's by now
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         os.close(handle)
@@ -193,15 +194,6 @@ def _handle(pid: int) -> int | None:
     with contextlib.suppress(ProcessLookupError):
         return os.pidfd_open(pid)
     return None
-
-
-def _below(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()):
-                    yield child
-                    yield from _below(child)
 
 
 def _command(pid: int) -> str:

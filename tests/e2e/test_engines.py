@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.read.calls import Call, History
+from firstfault.read.calls import Call
+from firstfault.read.evidence import gather
 from firstfault.read.session import open_source
 from tests.e2e.engines import WORKERS, Server, serving
 
@@ -106,8 +107,5 @@ def kill_in_a_call(server: Server, recording: Path) -> tuple[int, Call]:
 
 
 def _in_flight(recording: Path, pid: int) -> list[Call]:
-    history = History()
-    for event in open_source(recording).events(lambda count: None):
-        history.feed(event)
-    processes = [process for name, process in history.processes.items() if name.endswith(f"-{pid}")]
-    return processes[0].in_flight() if processes else []
+    processes = gather(recording, lambda count: None).history.processes
+    return [call for name, process in processes.items() if name.endswith(f"-{pid}") for call in process.in_flight()]

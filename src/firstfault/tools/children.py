@@ -48,7 +48,7 @@ class Children:
         if now < self._next:
             return
         self._next = now + (0.0 if now - self._began < _OFTEN_SECONDS else _SELDOM)
-        for process in (pid, *_below(pid)):
+        for process in (pid, *below(pid)):
             with contextlib.suppress(OSError, ValueError, LookupError):
                 self._look_at(process)
 
@@ -68,7 +68,8 @@ class Children:
             file.write(line.encode() + b"\n")
 
 
-def _below(pid: int) -> Iterator[int]:
+def below(pid: int) -> Iterator[int]:
+    """The processes that one has started, and those that they have, as far as they are still there."""
     left = [pid]
     while left:
         tasks = _PROC / str(left.pop()) / "task"

@@ -129,7 +129,7 @@ def test_many_below_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (task / "children").write_text(f"{pid + 1} " if pid < 1200 else "")
     monkeypatch.setattr(children, "_PROC", tmp_path / "proc")
 
-    assert len(list(children._below(1))) == 1199
+    assert len(list(children.below(1))) == 1199
     children.Children(tmp_path, HOOK, list).look(1)
     shutil.rmtree(tmp_path / "proc")
 
