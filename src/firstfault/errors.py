@@ -22,6 +22,8 @@ class ExitCode(IntEnum):
     """Wrong usage, or input that cannot be read at all."""
     INCOMPLETE = 3
     """Answered, but the evidence or the collection was incomplete."""
+    CANNOT_TELL = 125
+    """Neither good nor bad, as ``git bisect run`` wants it: a commit to skip."""
 
 
 class FirstFaultError(Exception):

@@ -69,9 +69,20 @@ def _bare(
         raise typer.Exit(ExitCode.USAGE)
 
 
-for module in COMMANDS:
+def _add(to: typer.Typer, module: Any) -> None:
+    """Add the command of a module, or those of a package under its name: ``firstfault bisect precision``."""
     name = module.__name__.rpartition(".")[2]
-    app.command(name, context_settings=getattr(module, "CONTEXT", None))(_quiet(module.command))
+    if not hasattr(module, "COMMANDS"):
+        to.command(name, context_settings=getattr(module, "CONTEXT", None))(_quiet(module.command))
+        return
+    group = typer.Typer(help=module.__doc__, no_args_is_help=True, rich_markup_mode=None)
+    for one in module.COMMANDS:
+        _add(group, one)
+    to.add_typer(group, name=name)
+
+
+for module in COMMANDS:
+    _add(app, module)
 
 
 def main() -> None:
