@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-COMMANDS: tuple[ModuleType, ...] = ()
+from firstfault.cli.triage import collect, summarize
+
+COMMANDS: tuple[ModuleType, ...] = (collect, summarize)
 """One file a command, in the order in which an incident goes."""

@@ -1,0 +1,43 @@
+"""``firstfault triage collect --base-url URL``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from firstfault.cli.messages import tell
+from firstfault.cli.paths import given
+from firstfault.errors import ExitCode
+
+BASE_URL: Any = typer.Option("--base-url", metavar="URL", help="The server, such as http://127.0.0.1:30000.")
+TOKEN: Any = typer.Option(
+    "--token", envvar="SGLANG_BEARER_TOKEN", metavar="TOKEN", help="The server's key; it goes to this server alone."
+)
+
+
+def command(
+    base_url: Annotated[str, BASE_URL],
+    token: Annotated[str, TOKEN] = "",
+    out: Annotated[Path | None, typer.Option(parser=given, metavar="DIR", help="A new folder for it.")] = None,
+    samples: Annotated[int, typer.Option(min=1, max=1000, help="How often metrics and loads are read.")] = 2,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds from one sample to the next.")] = 5.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 10.0,
+    passive: Annotated[bool, typer.Option("--passive", help="Ask nothing that generates a token.")] = False,
+) -> None:
+    """Preserve the scene: take a read-only bundle of a running server, and print where it lies.
+
+    Exits with 0 when everything was there, 3 when some of it could not be had.
+    """
+    from firstfault.serving.client import Client
+    from firstfault.serving.collect import Plan, collect
+
+    client = Client(base_url, token=token, timeout=timeout)
+    folder = out or Path(f"incident_bundle_{time.strftime('%Y%m%d_%H%M%S')}")
+    taken = collect(client, folder, Plan(samples, interval, passive), token=token)
+    for problem in taken.problems:
+        tell(problem)
+    print(taken.folder)
+    raise typer.Exit(ExitCode.INCOMPLETE if taken.problems else ExitCode.OK)
