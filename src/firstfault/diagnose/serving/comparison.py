@@ -4,6 +4,7 @@ attention_backend: fa3 → triton
 avg_ttft_s: 0.310 → 3.210 (10.4 times)
 """
 
+# ruff: noqa: SIM905 -- names as words
 from __future__ import annotations
 
 import math
@@ -72,7 +73,7 @@ _CHANGES_OUTPUT = frozenset(
     tokenizer_path attention_backend decode_attention_backend prefill_attention_backend sampling_backend
     grammar_backend moe_runner_backend moe_a2a_backend fp8_gemm_runner_backend fp4_gemm_runner_backend
     bf16_gemm_backend speculative_algorithm speculative_draft_model_path disaggregation_mode reasoning_parser
-    tool_call_parser chat_template disable_cuda_graph enable_torch_compile model_type""".split()  # noqa: SIM905
+    tool_call_parser chat_template disable_cuda_graph enable_torch_compile model_type""".split()
 )
 _CHANGES_SHAPE = frozenset(
     """tp_size dp_size pp_size ep_size attn_cp_size nnodes mem_fraction_static max_running_requests max_total_num_tokens
@@ -80,11 +81,12 @@ _CHANGES_SHAPE = frozenset(
     context_length disable_radix_cache enable_hierarchical_cache hicache_ratio hicache_size hicache_write_policy
     enable_mixed_chunk disable_overlap_schedule enable_dp_attention load_balance_method speculative_num_steps
     speculative_num_draft_tokens speculative_eagle_topk num_continuous_decode_steps disable_custom_all_reduce
-    cpu_offload_gb enable_lora max_loras_per_batch""".split()  # noqa: SIM905
+    cpu_offload_gb enable_lora max_loras_per_batch""".split()
 )
 _NOT_SETTINGS = frozenset(
     """random_seed port host nccl_port startup_time internal_states last_gen_throughput memory_usage status
-    launch_command crash_dump_folder log_level log_requests log_requests_level kv_events dist_init_addr node_rank""".split()  # noqa: SIM905
+    launch_command crash_dump_folder log_level log_requests log_requests_level kv_events dist_init_addr
+    node_rank""".split()
 )
 _MODEL = frozenset({"model_path", "weight_version", "revision", "tokenizer_path", "served_model_name", "model_type"})
 

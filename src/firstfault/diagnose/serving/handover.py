@@ -89,18 +89,18 @@ _TOOLS = {
     Problem.CANNOT_TELL: Tool.TRACE,
 }
 _WHY = {
-    Tool.COREDUMP: "A bundle shows that a worker died, and a dump which requests were in it; which kernel, on what, only "
-    "a recording of its calls and the device's own core tell.",
+    Tool.COREDUMP: "A bundle shows that a worker died, and a dump which requests were in it; which kernel, on what, "
+    "only a recording of its calls and the device's own core tell.",
     Tool.RANKS: "A bundle shows that nothing moves; which rank is elsewhere, and in what, only stacks and the calls of "
     "every rank tell.",
-    Tool.PROFILER: "Bundle and dump narrow it to compute; which kernel takes the time, and what the gaps between kernels "
-    "are, only a profile of the replayed request tells.",
+    Tool.PROFILER: "Bundle and dump narrow it to compute; which kernel takes the time, and what the gaps between "
+    "kernels are, only a profile of the replayed request tells.",
     Tool.TRACE: "The stages in the bundle do not tell whose time it is: router, queue, transfer or worker; a trace of "
     "single requests does.",
     Tool.BISECT: "A good and a bad commit are known: a harness that replays the request finds the commit without a "
     "theory.",
-    Tool.CAPACITY: "The bundle shows the limit that is reached; whether it is the cause, a second bundle with that limit "
-    "moved tells.",
+    Tool.CAPACITY: "The bundle shows the limit that is reached; whether it is the cause, a second bundle with that "
+    "limit moved tells.",
     Tool.COMPARE: "The bundle shows the state, not what changed; a bundle of when it was well does.",
     Tool.AGAIN: "The bundle does not show the problem at work.",
 }
@@ -144,8 +144,7 @@ def _launch(scene: Scene) -> str:
     told = text(scene.server, "launch_command")
     if told and "[masked]" not in told and "[redacted]" not in told:
         words = shlex.split(told)
-        command = told if words and not words[0].startswith("-") else f"python -m sglang.launch_server {told}"
-        return command
+        return told if words and not words[0].startswith("-") else f"python -m sglang.launch_server {told}"
     model = text(scene.server, "model_path") or text(scene.bundle.model, "model_path") or "MODEL"
     if scene.engine == "vllm":
         return f"vllm serve {shlex.quote(str(settings(scene).get('root') or model))}"

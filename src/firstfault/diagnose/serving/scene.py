@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from firstfault.diagnose.serving import names
@@ -180,7 +181,7 @@ class Scene:
         """Whether counters went back between two readings: the server began anew."""
         totals = [self._sum(sample.metrics, names.WORK) for sample in self.scrapes]
         known = [total for total in totals if total is not None]
-        return any(later < earlier for earlier, later in zip(known, known[1:], strict=False))
+        return any(later < earlier for earlier, later in pairwise(known))
 
     def counter(self, metric: names.Metric) -> float | None:
         """How often it was counted in the life of the server, over all ranks."""

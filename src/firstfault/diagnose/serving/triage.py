@@ -318,10 +318,11 @@ def _guess(scene: Scene, strongest: Signal | None, problem: Problem) -> str:
 
 def _checked(scene: Scene) -> list[str]:
     """What was looked at, and what was not there to look at."""
-    told = []
-    for result in scene.bundle.results.values():
-        if not result.missing:
-            told.append(f"{result.path}: {'ok' if result.ok else result.failure or result.status or 'failed'}")
+    told = [
+        f"{result.path}: {'ok' if result.ok else result.failure or result.status or 'failed'}"
+        for result in scene.bundle.results.values()
+        if not result.missing
+    ]
     if scene.seconds is not None:
         told.append(f"{len(scene.scrapes)} samples of metrics over {shown(scene.seconds, 1)} s")
     elif scene.scrapes:

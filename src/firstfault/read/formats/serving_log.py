@@ -89,7 +89,8 @@ _STOPPING = re.compile(r"SIGQUIT received|Received sigquit|kill_process_tree|Shu
 _RETRACT = re.compile(r"Retract requests|#retracted_req|preempted by PreemptionMode|is preempted", re.IGNORECASE)
 _TOO_LONG = re.compile(
     r"(?:longer than|exceeds?) (?:the |its )?(?:model's )?(?:maximum )?(?:context length|KV cache|capacity"
-    r"|max(?:imum)? (?:allowed|number of tokens|model len\w*|total))|cannot be scheduled|larger than the (?:KV|maximum|pool)",
+    r"|max(?:imum)? (?:allowed|number of tokens|model len\w*|total))"
+    r"|cannot be scheduled|larger than the (?:KV|maximum|pool)",
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(

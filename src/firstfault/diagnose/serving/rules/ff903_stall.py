@@ -84,7 +84,7 @@ def _health(scene: Scene) -> Iterator[str]:
 
 
 def _slow(result: Result) -> bool:
-    """Whether a 503 came after SGLang's health check had waited for the scheduler, and not at once as while starting."""
+    """Whether a 503 came after SGLang's health check had waited for the scheduler, not at once as while starting."""
     return result.seconds is not None and result.seconds >= WAITED
 
 

@@ -1,8 +1,8 @@
 """Over-admission: prefill takes every step, and what runs hardly advances.
 
 ## What it finds
-Prompts are computed at a high, flat rate with many requests waiting and running, while each running request gets next to
-no tokens, and the cache fills from sample to sample.
+Prompts are computed at a high, flat rate with many requests waiting and running, while each running request gets next
+to no tokens, and the cache fills from sample to sample.
 
 ## Why it matters
 An admission that looks only at the first chunk of a prompt takes in more than it can finish. Decode starves, and when

@@ -1,8 +1,8 @@
 """The time to the first token is high, and the queue is not why.
 
 ## What it finds
-An average time to the first token that is long, with next to no time in the queue; and, where stages are told, a prefill
-that takes most of it.
+An average time to the first token that is long, with next to no time in the queue; and, where stages are told, a
+prefill that takes most of it.
 
 ## Why it matters
 More replicas or a larger cache change nothing. What is slow is the prefill's compute, or what the request passes on
@@ -48,8 +48,8 @@ def check(scene: Scene) -> Iterator[Signal]:
         __name__,
         Problem.PREFILL,
         Confidence.HIGH if dominated else Confidence.MEDIUM,
-        f"Average TTFT is high ({shown(ttft)}s) while average queue time is low ({shown(queue)}s). This looks more like "
-        "prefill or request-path work than queue pressure.",
+        f"Average TTFT is high ({shown(ttft)}s) while average queue time is low ({shown(queue)}s). This looks more "
+        "like prefill or request-path work than queue pressure.",
         guess="prefill-side compute" if dominated else "prefill-side compute, or the request path in front of it",
         evidence=_evidence(scene, prefill, process, known),
         rules_out=_ruled_out(scene, queue),

@@ -44,7 +44,8 @@ def check(scene: Scene) -> Iterator[Signal]:
         f"{whole(sum(map(_requests, ranks)))} requests on {len(ranks)} ranks.",
         guess="the balancer ties requests to ranks, or counts them by something else than their work",
         evidence=[
-            f"{rank.name}: running={whole(rank.running)} waiting={whole(rank.waiting)} token_usage={shown(rank.token_usage)}"
+            f"{rank.name}: running={whole(rank.running)} waiting={whole(rank.waiting)} "
+            f"token_usage={shown(rank.token_usage)}"
             for rank in ranks[:32]
         ],
         settles="change --load-balance-method, and compare",

@@ -1,8 +1,8 @@
 """The waiting is in the client.
 
 ## What it finds
-A time to the first token that a client measured (--client-ttft, --client-e2e) and that is far above the server's own over
-the same window, while nothing waits at the server.
+A time to the first token that a client measured (--client-ttft, --client-e2e) and that is far above the server's own
+over the same window, while nothing waits at the server.
 
 ## Why it matters
 A client with a limit on its own concurrency, a pool of connections or a proxy lets requests wait before they are sent,
