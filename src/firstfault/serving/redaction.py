@@ -100,7 +100,7 @@ class Redaction:
         for word in redact(words):
             name, equals, value = word.partition("=")
             if word.startswith("-"):
-                allowed = name.lstrip("-").replace("-", "_") in safe_fields.SERVER
+                allowed = name.lstrip("-").replace("-", "_") in safe_fields.SERVER or name == "-m"
                 shown.append(f"{name}={self.text(value) if allowed else self._mask()}" if equals else self.text(name))
             else:
                 shown.append(self.text(word) if allowed or word == "[redacted]" else self._mask())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 SERVER = frozenset(
     """
+    asr_max_concurrent_sessions encoder_transfer_backend encoder_bootstrap_port media_url_max_file_size_mb
     _radix_eviction_policy_explicitly_set _speculative_draft_quantization_explicitly_set
     _swa_full_tokens_ratio_explicitly_set abort_on_priority_when_disabled allow_auto_truncate asr_max_buffer_seconds
     attention_backend attn_cp_size attn_dp_size aux_hidden_state_capture backend base_gpu_id batch_notify_size

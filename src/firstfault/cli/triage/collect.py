@@ -10,12 +10,15 @@ import typer
 
 from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
+from firstfault.cli.triage.local import local
 from firstfault.errors import ExitCode
 
 BASE_URL: Any = typer.Option("--base-url", metavar="URL", help="The server, such as http://127.0.0.1:30000.")
 TOKEN: Any = typer.Option(
     "--token", envvar="SGLANG_BEARER_TOKEN", metavar="TOKEN", help="The server's key; it goes to this server alone."
 )
+
+LOCAL_HELP = "Add what this machine knows: the server's processes, ends of logs, GPUs, stacks."
 
 
 def command(
@@ -26,6 +29,9 @@ def command(
     interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds from one sample to the next.")] = 5.0,
     timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 10.0,
     passive: Annotated[bool, typer.Option("--passive", help="Ask nothing that generates a token.")] = False,
+    on_this_machine: Annotated[bool, typer.Option("--local", help=LOCAL_HELP)] = False,
+    log: Annotated[list[Path] | None, typer.Option(parser=given, metavar="FILE", help="A log of the server.")] = None,
+    include_prompts: Annotated[bool, typer.Option("--include-prompts", help="Keep texts of users in logs.")] = False,
 ) -> None:
     """Preserve the scene: take a read-only bundle of a running server, and print where it lies.
 
@@ -36,7 +42,12 @@ def command(
 
     client = Client(base_url, token=token, timeout=timeout)
     folder = out or Path(f"incident_bundle_{time.strftime('%Y%m%d_%H%M%S')}")
-    taken = collect(client, folder, Plan(samples, interval, passive), token=token)
+    beside = (
+        local(client.base_url, log or [], processes=on_this_machine, include_prompts=include_prompts)
+        if on_this_machine or log
+        else None
+    )
+    taken = collect(client, folder, Plan(samples, interval, passive, include_prompts), token, beside)
     for problem in taken.problems:
         tell(problem)
     print(taken.folder)

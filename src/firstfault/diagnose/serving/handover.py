@@ -166,15 +166,16 @@ def _coredump(scene: Scene, problem: Problem) -> Iterator[Step]:
 
 
 def _ranks(scene: Scene, problem: Problem) -> Iterator[Step]:
-    pids = [pid for pid in scene.bundle.stacks if pid.isdigit()]
-    if not scene.bundle.stacks:
+    stopped = [one.get("pid") for one in scene.bundle.processes if one.get("status") in ("stopped", "tracing-stop")]
+    if stopped:
+        yield Step(f"kill -CONT {' '.join(map(str, stopped))}", "somebody stopped it: let it go on")
+    elif not scene.bundle.stacks:
         yield Step(
             f"firstfault triage collect --base-url {_url(scene)} --local",
             "take stacks, processes and progress pages on the server's machine, while it hangs",
         )
-    workers = pids or [str(one["pid"]) for one in scene.bundle.processes if isinstance(one.get("pid"), int)]
-    for pid in workers[:4]:
-        yield Step(f"firstfault live {pid}", "how far GPU and host of this rank are, where it is recorded")
+    for pid in list(dict.fromkeys(line.partition("  ")[0].rpartition("-")[2] for line in scene.bundle.progress))[:8]:
+        yield Step(f"firstfault live {shlex.quote(pid)}", "how far GPU and host of this rank are")
     if scene.logs.dumps:
         yield Step(f"firstfault triage requests {shlex.quote(_dump(scene))}", "see which request it hung on")
     else:

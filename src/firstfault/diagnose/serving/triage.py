@@ -288,7 +288,7 @@ def contract(scene: Scene, signals: list[Signal]) -> Contract:
     problem = _problem(scene, strongest)
     way = handover.path(scene, problem)
     step = way.steps[0]
-    ruled_out = [text for one in signals[:4] for text in one.rules_out]
+    ruled_out = [text for one in signals if one.problem is problem for text in one.rules_out]
     return Contract(
         problem,
         strongest.confidence if strongest is not None else Confidence.LOW,

@@ -57,7 +57,7 @@ def check(scene: Scene) -> Iterator[Signal]:
             __name__,
             Problem.CRASH,
             Confidence.MEDIUM,
-            "The server went down while it was looked at: some endpoints answered, others were reset or refused.",
+            "The server went down while it was looked at: connections were reset or refused.",
             guess="a worker died, and the front is being taken down after it",
             evidence=_answers(scene),
             settles="look at the end of the server's log with --log, and at the crash dump folder",
@@ -65,12 +65,15 @@ def check(scene: Scene) -> Iterator[Signal]:
 
 
 def _going_down(scene: Scene) -> bool:
-    """Whether connections broke after others were answered."""
-    failures = [result.failure for result in scene.bundle.results.values()]
+    """Whether connections broke, and not after a hang: where probes timed out first, that is another rule's."""
+    every = scene.bundle.results.values()
+    failures = [result.failure for result in every]
     noted = " ".join(scene.bundle.problems)
-    broken = any(failure in BROKEN for failure in failures) or any(name in noted for name in BROKEN)
+    broken = any(name in failures or name in noted for name in BROKEN)
     refused = REFUSED in failures or REFUSED in noted
-    return (broken or refused) and any(result.ok for result in scene.bundle.results.values())
+    if "TimeoutError" in failures:
+        return False
+    return broken or (refused and any(result.ok for result in every))
 
 
 def _named(code: int | None) -> str:

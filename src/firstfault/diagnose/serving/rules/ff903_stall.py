@@ -110,6 +110,8 @@ def _gpus(scene: Scene) -> Iterator[str]:
 
 def _stacks(scene: Scene) -> Iterator[str]:
     for pid, text in scene.bundle.stacks.items():
+        if "resource_tracker" in text:  # Python's own, of no interest
+            continue
         innermost = next((line.strip() for line in text.split("\n") if line.startswith("    ")), "")
         if innermost:
             yield f"process {pid} is in {innermost}"

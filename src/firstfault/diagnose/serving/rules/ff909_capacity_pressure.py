@@ -30,6 +30,8 @@ FILLING = 0.8
 
 def check(scene: Scene) -> Iterator[Signal]:
     """Look at the fullest rank over the window."""
+    if scene.frozen:
+        return
     usage = max((moment.most("token_usage") or 0.0 for moment in scene.moments), default=0.0)
     waiting = max((moment.sum("waiting") or 0.0 for moment in scene.moments), default=0.0)
     queue = scene.mean(names.QUEUE)

@@ -35,6 +35,8 @@ ROOM = 0.8
 
 def check(scene: Scene) -> Iterator[Signal]:
     """Look at what waits, and how that changes."""
+    if scene.frozen:
+        return
     waited = [moment.sum("waiting") or 0.0 for moment in scene.moments]
     queue, ttft = scene.mean(names.QUEUE), scene.mean(names.TTFT)
     long = queue is not None and queue >= LONG and (ttft is None or queue >= SHARE * ttft)
