@@ -1,6 +1,6 @@
 """The plots of a bundle as inline SVG: latency percentiles, load of each rank, stages.
 
-latencies(summary)  →  "<svg …>…</svg>", without scripts and without anything fetched; None where there is nothing to show
+latencies(summary)  →  "<svg …>…</svg>", without scripts or anything fetched; None where there is nothing to show
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _svg(draw: Callable[[Axes], None], title: str) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings: dict[str, Any] = {
+    settings: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": title,  # the same plot gives the same file
         "font.size": 9,

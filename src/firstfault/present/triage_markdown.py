@@ -16,10 +16,8 @@ from firstfault.present.triage_text import MOST_EVIDENCE, summary_lines
 def render(summary: Summary) -> str:
     """The whole summary."""
     contract = summary.contract
-    head = (
-        f"{contract.problem_class.value.capitalize()} ({contract.confidence.value} confidence): {contract.best_guess}."
-    )
-    return markdown.render_sections(head, sections(summary))
+    named = f"{contract.problem_class.value.capitalize()} ({contract.confidence.value} confidence)"
+    return markdown.render_sections(f"{named}: {contract.best_guess}.", sections(summary))
 
 
 def sections(summary: Summary) -> Iterator[Section]:
@@ -62,15 +60,10 @@ def _signals(summary: Summary) -> Iterator[Line]:
 
 
 def _latencies(summary: Summary) -> Section:
-    rows: list[Line] = [
-        (
-            one.name,
-            *(_seconds(value) for value in (one.mean, one.p50, one.p90, one.p99)),
-            f"{one.count:.0f}",
-            _of(one.window),
-        )
-        for one in summary.latencies
-    ]
+    rows: list[Line] = []
+    for one in summary.latencies:
+        seconds = map(_seconds, (one.mean, one.p50, one.p90, one.p99))
+        rows.append((one.name, *seconds, f"{one.count:.0f}", _of(one.window)))
     return Section("Latencies", columns=["latency", "mean", "p50", "p90", "p99", "count", "of"], rows=rows)
 
 
@@ -84,8 +77,7 @@ def _seconds(value: float | None) -> str:
 
 def _ranks(summary: Summary) -> Section:
     rows: list[Line] = [
-        (rank.name, _last(rank.running, 0), _last(rank.waiting, 0), _last(rank.token_usage, 3))
-        for rank in summary.ranks
+        (one.name, _last(one.running, 0), _last(one.waiting, 0), _last(one.token_usage, 3)) for one in summary.ranks
     ]
     return Section("Ranks", columns=["rank", "running", "waiting", "token usage"], rows=rows)
 

@@ -202,6 +202,20 @@ def _samples(folder: Path, found: Bundle) -> list[Sample]:
     return sorted(kept, key=lambda sample: sample.at if sample.at is not None else 0.0)
 
 
+def sample_of(at: float | None, metrics: str, loads: Any) -> Sample:
+    """A sample from what was just read from a server, in place of files."""
+    every, aggregate = _ranks_of(loads)
+    return Sample(at, prometheus_text.parse(metrics.split("\n")), every, aggregate)
+
+
+def _ranks_of(loads: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The load of each rank, and of all together, as some version of ``/v1/loads`` tells them."""
+    whole = mapping(loads)
+    ranks = whole.get("loads") if whole else loads
+    every = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
+    return every, mapping(whole.get("aggregate"))
+
+
 def _sample(folder: Path, at: float | None, found: Bundle) -> Sample:
     metrics = Metrics()
     path = folder / names.METRICS
@@ -214,10 +228,8 @@ def _sample(folder: Path, at: float | None, found: Bundle) -> Sample:
     loads = _json(folder / names.LOADS_ALL, found) if is_regular(folder / names.LOADS_ALL) else None
     if isinstance(loads, dict) and "ok" in loads:
         loads = loads.get("json") if loads.get("ok") is True else None
-    whole = mapping(loads)
-    ranks = whole.get("loads") if whole else loads
-    every = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    return Sample(at, metrics, every, mapping(whole.get("aggregate")))
+    every, aggregate = _ranks_of(loads)
+    return Sample(at, metrics, every, aggregate)
 
 
 def _local(folder: Path, found: Bundle) -> None:

@@ -25,6 +25,7 @@ from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER
 from firstfault.serving import safe_fields
 from firstfault.serving.client import Answer, Client
 from firstfault.serving.redaction import Redaction
+from firstfault.serving.ring import Reading
 
 NOTES = (
     "This bundle is read-only. It does not start profiling or change trace level.",
@@ -88,8 +89,20 @@ class Collected:
     seconds: float
 
 
-def collect(client: Client, folder: Path, plan: Plan, token: str = "", local: Local | None = None) -> Collected:
+def collect(
+    client: Client,
+    folder: Path,
+    plan: Plan,
+    token: str = "",
+    local: Local | None = None,
+    history: Sequence[Reading] = (),
+) -> Collected:
     """Take a bundle into a new folder.
+
+    Args:
+        token: that the client has, so that it is taken out wherever it is told.
+        local: gathers what the server's machine knows, meanwhile.
+        history: readings from before, which become the first samples.
 
     Raises:
         UsageError: the folder holds something already, or cannot be made.
@@ -99,7 +112,7 @@ def collect(client: Client, folder: Path, plan: Plan, token: str = "", local: Lo
     samples, gathered = asyncio.run(_gather(client, plan, local, redaction := Redaction([token] if token else [])))
     write(folder, client, plan, samples, redaction, token, gathered)
     problems = problems_of(samples)
-    _metadata(folder, client, plan, samples, redaction, token, at, problems)
+    _metadata(folder, client, plan, samples, redaction, token, at, problems, _past(folder, history))
     return Collected(folder, problems, time.monotonic() - began)
 
 
@@ -270,6 +283,7 @@ def _metadata(
     token: str,
     at: float,
     problems: Sequence[str],
+    past: Sequence[dict[str, Any]],
 ) -> None:
     local_time = time.localtime(at)
     write_json(
@@ -286,9 +300,23 @@ def _metadata(
             "complete": not problems,
             "problems": [redaction.text(problem) for problem in problems],
             "masked_values": redaction.masked,
-            "samples": [_told(index, sample) for index, sample in enumerate(samples)],
+            "samples": [*(_told(index, sample) for index, sample in enumerate(samples)), *past],
         },
     )
+
+
+def _past(folder: Path, history: Sequence[Reading]) -> list[dict[str, Any]]:
+    """Write the readings from before, and tell of them; they are without secrets already."""
+    told = []
+    for index, reading in enumerate(history, 1):
+        within = f"{bundle.SAMPLES}/past-{index:04d}"
+        write_text(folder / within / bundle.METRICS, reading.metrics)
+        if reading.loads is not None:
+            write_json(
+                folder / within / bundle.LOADS_ALL, {"ok": True, "status": 200, "path": "", "json": reading.loads}
+            )
+        told.append({"folder": within, "at": reading.at, "probes": {}})
+    return told
 
 
 def _told(index: int, sample: Sample) -> dict[str, Any]:

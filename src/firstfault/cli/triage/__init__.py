@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from firstfault.cli.triage import collect, summarize
+from firstfault.cli.triage import collect, diff, next, summarize, watch  # noqa: A004
 
-COMMANDS: tuple[ModuleType, ...] = (collect, summarize)
+COMMANDS: tuple[ModuleType, ...] = (collect, summarize, diff, watch, next)
 """One file a command, in the order in which an incident goes."""
