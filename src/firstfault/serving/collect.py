@@ -312,9 +312,8 @@ def _past(folder: Path, history: Sequence[Reading]) -> list[dict[str, Any]]:
         within = f"{bundle.SAMPLES}/past-{index:04d}"
         write_text(folder / within / bundle.METRICS, reading.metrics)
         if reading.loads is not None:
-            write_json(
-                folder / within / bundle.LOADS_ALL, {"ok": True, "status": 200, "path": "", "json": reading.loads}
-            )
+            told_loads = {"ok": True, "status": 200, "path": "/v1/loads?include=all", "json": reading.loads}
+            write_json(folder / within / bundle.LOADS_ALL, told_loads)
         told.append({"folder": within, "at": reading.at, "probes": {}})
     return told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from firstfault.cli.triage.local import local
 from firstfault.errors import ExitCode
 
 MOST_HISTORY = 60
+RING: Any = typer.Option(parser=given, metavar="FILE", help="Where the readings go.")
 KIBIBYTE = 2**10
 
 
