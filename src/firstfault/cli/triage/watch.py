@@ -24,9 +24,7 @@ def command(
     token: Annotated[str, TOKEN] = "",
     every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds from one reading to the next.")] = 5.0,
     seconds: Annotated[float, typer.Option("--for", min=0, help="How long at most; for ever if left out.")] = 1e12,
-    ring: Annotated[Path, typer.Option(parser=given, metavar="FILE", help="Where the readings go.")] = Path(
-        "watch.jsonl"
-    ),
+    ring: Annotated[Path, RING] = Path("watch.jsonl"),
     ring_kib: Annotated[int, typer.Option(min=64, help="Size of that file: the newest readings stay.")] = 4096,
     out: Annotated[Path | None, typer.Option(parser=given, metavar="DIR", help="The folder of the bundle.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 10.0,

@@ -18,6 +18,8 @@ from firstfault.diagnose.serving.scene import Scene
 from firstfault.read.bundle import mapping, text
 
 COMPARISON_VERSION = 1
+MASKED = "[masked]"
+"""In place of a value that a bundle must not hold: whether it changed is not known."""
 NOTICED = 1.25
 """Times; a smaller change of a measured number is not told."""
 
@@ -97,7 +99,7 @@ def configuration(good: Scene, bad: Scene) -> list[Change]:
     changes = [
         Change(_kind(name), name, _shown(left[name]), _shown(right[name]), _weight(name))
         for name in sorted(left.keys() & right.keys())
-        if left[name] != right[name]
+        if left[name] != right[name] and MASKED not in (left[name], right[name])
     ]
     return sorted(changes, key=lambda change: (-change.weight, change.name))
 

@@ -141,7 +141,7 @@ def _dump(scene: Scene) -> str:
 
 def _launch(scene: Scene) -> str:
     """The command that starts such a server, without what was masked."""
-    told = text(scene.server, "launch_command")
+    told = text(scene.server, "launch_command") or _started(scene)
     if told and "[masked]" not in told and "[redacted]" not in told:
         words = shlex.split(told)
         return told if words and not words[0].startswith("-") else f"python -m sglang.launch_server {told}"
@@ -149,6 +149,15 @@ def _launch(scene: Scene) -> str:
     if scene.engine == "vllm":
         return f"vllm serve {shlex.quote(str(settings(scene).get('root') or model))}"
     return f"python -m sglang.launch_server --model-path {shlex.quote(model)}"
+
+
+def _started(scene: Scene) -> str:
+    """The command of the server's own process, where its machine was looked at."""
+    for one in scene.bundle.processes:
+        words = one.get("command")
+        if isinstance(words, list) and any("launch_server" in str(word) or word == "serve" for word in words):
+            return shlex.join(map(str, words))
+    return ""
 
 
 def _coredump(scene: Scene, problem: Problem) -> Iterator[Step]:
