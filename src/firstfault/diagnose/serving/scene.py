@@ -22,6 +22,9 @@ from firstfault.read.formats.serving_log import ServingLog
 from firstfault.read.histogram import Histogram
 from firstfault.record import bundle as files
 
+LONG_ENOUGH = 1.5
+"""Seconds in which a server that works counts something: SGLang's counters move at each log interval."""
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -282,19 +285,34 @@ class Scene:
 
     @cached_property
     def frozen(self) -> bool:
-        """Whether work is under way, and no counter of work moved in the window."""
-        if not self.seconds or self.idle_now or self.restarted:
+        """Whether work is under way, and no counter of work moved between the last reading and the one before."""
+        before = self._before
+        if before is None or self.idle_now:
             return False
-        moved = [self.grown(metric) for metric in names.PROGRESS]
-        known = [value for value in moved if value is not None]
-        return bool(known) and not any(known) and not self._loads_moved
+        first, last = before.metrics, self.metrics
+        moved = [(self._sum(first, metric), self._sum(last, metric)) for metric in names.PROGRESS]
+        known = [pair for pair in moved if None not in pair]
+        return bool(known) and all(earlier == later for earlier, later in known) and not self._loads_moved
+
+    @property
+    def _before(self) -> Sample | None:
+        """The reading before the last that is far enough from it for something to have moved."""
+        last = self.scrapes[-1].at if self.scrapes else None
+        earlier = (one for one in reversed(self.scrapes[:-1]) if one.at is not None and last is not None)
+        return next((one for one in earlier if (last or 0.0) - (one.at or 0.0) >= LONG_ENOUGH), None)
+
+    @property
+    def still(self) -> float:
+        """Seconds between the last reading and the one before that it is compared with."""
+        before = self._before
+        return (self.scrapes[-1].at or 0.0) - (before.at or 0.0) if before is not None else 0.0
 
     @property
     def _loads_moved(self) -> bool:
-        """Whether the load snapshots changed: schedulers tell them every few steps."""
+        """Whether the load snapshots changed at the end: schedulers tell them every few steps."""
         stamps = [tuple((rank.name, rank.stamp, rank.used) for rank in moment.ranks) for moment in self.moments]
         told = [stamp for stamp in stamps if any(part[1] is not None for part in stamp)]
-        return len(told) > 1 and told[0] != told[-1]
+        return len(told) > 1 and told[-2] != told[-1]
 
     @property
     def idle_now(self) -> bool:

@@ -28,8 +28,6 @@ from firstfault.record import bundle
 
 STALE = 10.0
 """Seconds; SGLang's scheduler renews its snapshot every few steps while it works, and when it falls idle."""
-SHORTEST_WINDOW = 1.5
-"""Seconds in which a server that works would count something: SGLang's counters move at each log interval."""
 WAITED = 5.0
 """Seconds."""
 BUSY_GPU = 95.0
@@ -55,11 +53,11 @@ def check(scene: Scene) -> Iterator[Signal]:
 
 
 def _counters(scene: Scene) -> Iterator[str]:
-    if not scene.frozen or (scene.seconds or 0) < SHORTEST_WINDOW:
+    if not scene.frozen:
         return
     running, waiting = scene.last.sum("running"), scene.last.sum("waiting")
     yield (
-        f"no counter of tokens or steps moved in {shown(scene.seconds, 1)} s while running={whole(running)} "
+        f"no counter of tokens or steps moved in {shown(scene.still, 1)} s while running={whole(running)} "
         f"waiting={whole(waiting)} open_http_requests={whole(scene.open_requests)}"
     )
     if scene.lag is not None and scene.lag > STALE:
