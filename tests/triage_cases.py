@@ -245,8 +245,8 @@ def head_of_line(folder: Path) -> Made:
     rank = load(
         running=2,
         waiting=27,
-        usage=0.72,
-        used=47_000,
+        usage=0.78,
+        used=51_000,
         capacity=65_536,
         slots=64,
         waiting_tokens=16 * 24_000 + 11 * 2_000,
