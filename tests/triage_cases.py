@@ -86,9 +86,12 @@ def ttft(folder: Path) -> Made:
         f'{stage}{{stage="request_process",tp_rank="0"}}': (0.09, 0.001),
     }
     before = {name: (1000.0, well) for name, (_, well) in counts.items()}
-    made.sample(at=0.0, ranks=[rank], metrics=_work(100, 900) | {"sglang:num_requests_total": 1000}, histograms=before)
+    totals = ("sglang:num_requests_total", "sglang:prompt_tokens_total", "sglang:generation_tokens_total")
+    was = dict(zip(totals, (1000.0, 700_000.0, 64_000.0), strict=True))
+    made.sample(at=0.0, ranks=[rank], metrics=_work(100, 900) | was, histograms=before)
+    grown = dict(zip(totals, (1002.0, 701_540.0, 64_128.0), strict=True))
     after = {name: (1002.0, (1000 * well + 2 * slow) / 1002) for name, (slow, well) in counts.items()}
-    made.sample(at=5.0, ranks=[rank], metrics=_work(200, 990) | {"sglang:num_requests_total": 1002}, histograms=after)
+    made.sample(at=5.0, ranks=[rank], metrics=_work(1640, 1028) | grown, histograms=after)
     return made
 
 

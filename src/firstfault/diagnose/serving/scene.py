@@ -32,6 +32,7 @@ class Rank:
 
     Attributes:
         name: ``dp0``, or ``engine 0`` of vLLM.
+        group: the data-parallel rank that it is part of: its tensor-parallel ranks have the same requests.
         token_usage: share of the KV cache that is taken.
         used, capacity: tokens of the KV cache.
         most_running: requests that it runs at once at most.
@@ -54,6 +55,7 @@ class Rank:
     waiting_tokens: float | None = None
     queues: Mapping[str, Any] = field(default_factory=dict)
     disaggregation: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,19 @@ class Moment:
     ranks: tuple[Rank, ...]
 
     def sum(self, name: str) -> float | None:
-        """The sum of an attribute over all ranks that have it."""
-        found = self._values(name)
-        return math.fsum(found) if found else None
+        """The sum of an attribute over all ranks that have it, those of one group counted once."""
+        groups: dict[str, float] = {}
+        for rank in self.ranks:
+            value = getattr(rank, name)
+            if value is not None:
+                group = rank.group or rank.name
+                groups[group] = max(groups.get(group, value), value)
+        return math.fsum(groups.values()) if groups else None
+
+    @property
+    def groups(self) -> int:
+        """How many schedulers take requests."""
+        return len({rank.group or rank.name for rank in self.ranks})
 
     def most(self, name: str) -> float | None:
         """The largest of an attribute over all ranks that have it."""
@@ -392,11 +404,18 @@ def _measured(metrics: Metrics) -> list[Rank]:
             if points:
                 break
     queues = {name: point.value for name, label in names.DISAGGREGATION.items() for point in metrics.of(label)}
-    return [
-        Rank(name, **values, disaggregation=queues)  # type: ignore[arg-type]
-        for name, values in sorted(found.items())
-        if "running" in values
-    ]
+    ranks: list[Rank] = []
+    for name, values in sorted(found.items()):
+        if "running" in values:
+            first = all(_group(name) != rank.group for rank in ranks)
+            told = queues if first else {}  # once for a group: its ranks have the same requests
+            ranks.append(Rank(name, **values, disaggregation=told, group=_group(name)))  # type: ignore[arg-type]
+    return ranks
+
+
+def _group(name: str) -> str:
+    """The data-parallel part of a rank's name."""
+    return name if name.startswith("engine") else next((part for part in name.split() if part.startswith("dp")), "all")
 
 
 def _rank_name(labels: Mapping[str, str]) -> str:

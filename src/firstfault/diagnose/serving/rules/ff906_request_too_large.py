@@ -52,7 +52,7 @@ def check(scene: Scene) -> Iterator[Signal]:
         Problem.TOO_LARGE,
         Confidence.HIGH if len(scene.moments) > 1 else Confidence.MEDIUM,
         f"waiting={whole(scene.last.sum('waiting'))} requests wait while token_usage="
-        f"{shown(scene.last.most('token_usage'))} leaves {whole(free)} tokens free, and {of} has {whole(size)} or more.",
+        f"{shown(scene.last.most('token_usage'))} leaves {whole(free)} tokens, and {of} has {whole(size)} or more.",
         guess="the request at the head of the queue does not fit, and what stands behind it waits with it",
         evidence=_evidence(scene),
         rules_out=["a full KV cache: there is room for small requests", "slots for running requests: some are free"],
