@@ -30,7 +30,7 @@ def test_batches_of_both_engines() -> None:
     found = of(SGLANG_PREFILL, SGLANG_DECODE, VLLM).batches
     assert found[0] == Batch("prefill", 1, 3, 0.04, 7671.05, new_tokens=120, cached_tokens=15)
     assert found[1] == Batch("decode", 4, 4, 0.26, None, 574.77)
-    assert found[2] == Batch("stats", 10, 90, pytest.approx(0.193), 23998.2, 18.1, pytest.approx(0.125))
+    assert found[2] == Batch("stats", 10, 90, 19.3 / 100, 23998.2, 18.1, 12.5 / 100)
 
 
 @pytest.mark.parametrize(

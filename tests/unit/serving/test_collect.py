@@ -29,7 +29,7 @@ ONCE = Plan(samples=1)
 class Fake:
     """A healthy server; what it is told otherwise of a path it does."""
 
-    def __init__(self, **answers: Any) -> None:
+    def __init__(self, **answers: httpx.Response | Exception) -> None:
         self.asked: Counter[str] = Counter()
         self.tokens: set[str | None] = set()
         self.answers = answers
@@ -38,7 +38,7 @@ class Fake:
         path = request.url.path
         self.asked[path] += 1
         self.tokens.add(request.headers.get("authorization"))
-        known: dict[str, Any] = {
+        known: dict[str, httpx.Response | Exception] = {
             "/health": httpx.Response(200),
             "/health_generate": httpx.Response(200),
             "/metrics": httpx.Response(200, text=METRICS % self.asked[path]),
