@@ -80,7 +80,8 @@ def _signal(scene: Scene, confidence: Confidence, text: str, guess: str) -> Sign
         guess=guess,
         evidence=[
             f"token_usage={shown(usage)} of {whole(scene.capacity)} tokens, "
-            f"running={whole(scene.last.sum('running'))}, waiting={whole(waiting)}, avg_queue_s={shown(scene.mean(names.QUEUE))}",
+            f"running={whole(scene.last.sum('running'))}, waiting={whole(waiting)}, "
+            f"avg_queue_s={shown(scene.mean(names.QUEUE))}",
             *(f"{rank.name}: token_usage={shown(rank.token_usage)}" for rank in scene.last.ranks[:16]),
         ],
         rules_out=["a slow kernel as the only reason: requests wait for room"],
