@@ -62,6 +62,17 @@ def test_an_incomplete_bundle_exits_with_3(tmp_path: Path) -> None:
     assert "Problem class: server down" in typed("summarize", tmp_path / "b", status=3)
 
 
+def test_a_bundle_is_told_to_machines(tmp_path: Path) -> None:
+    told = json.loads(
+        typed("collect", "--base-url", "http://127.0.0.1:9", "--out", tmp_path / "b", "--json", status=3).split("\n")[
+            -2
+        ]
+    )
+    assert told["version"] == 1
+    assert told["folder"] == str(tmp_path / "b")
+    assert told["problems"]
+
+
 def test_a_log_is_added_by_name(tmp_path: Path) -> None:
     (tmp_path / "server.log").write_text(
         "[2026-01-01 10:00:00] Subprocess scheduler_0 (pid=1) crashed with exit code -11.\n"
