@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.engines import Server, serving
+from tests.e2e.setup import HERE, STAND_INS
 
+PLANTED = HERE / "planted"
 METRICS = ("--enable-metrics", "--max-running-requests", "4", "--decode-log-interval", "10")
 STARVED = ("--max-total-tokens", "320", "--max-running-requests", "32")
 LOCAL = ("--local", "--timeout", "8")
@@ -167,6 +169,28 @@ def test_a_starved_server_lacks_capacity(tmp_path: Path) -> None:
         found = summary(server, tmp_path / "b", "--local")
     assert problem(found) in ("KV or token-capacity pressure", "retraction or preemption storm")
     assert found["contract"]["next_step"].startswith("firstfault triage capture")
+
+
+def test_a_slow_prefill_is_told_from_a_queue(tmp_path: Path) -> None:
+    planted = {
+        "PYTHONPATH": f"{PLANTED}{os.pathsep}{STAND_INS}",
+        "PLANTED_SLOW_TOKENS": "300",
+        "PLANTED_SLOW_SECONDS": "3",
+    }
+    with serving("sglang", tmp_path / "server.log", environ=planted, options=METRICS) as server:
+        for _ in range(12):
+            server.generate("a request from before", 8)
+        asking = threading.Timer(1.0, server.generate, ("hello " * 600, 8))
+        asking.start()
+        found = summary(server, tmp_path / "b", "--passive", "--interval", "8")
+        asking.join()
+    assert problem(found) == "prefill-side latency", found["signals"]
+    assert found["lines"]["Metrics"]["requests"] == "1"
+    assert float(found["lines"]["Metrics"]["avg_ttft_s"]) > 3
+    assert float(found["lines"]["Since start"]["avg_ttft_s"]) < 1.5
+    assert float(found["lines"]["Metrics"]["avg_queue_s"]) < 0.2
+    assert found["stages"]["prefill_forward"] > 3
+    assert any("queue pressure" in one for one in found["contract"]["ruled_out"])
 
 
 def test_vllm_idle_loaded_and_killed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from firstfault.errors import FirstFaultError
@@ -16,6 +17,8 @@ from firstfault.serving.client import Client
 
 POLL_SECONDS = 0.5
 TRACES = ("*.trace.json.gz", "*.trace.json", "*.pt.trace.json.gz", "*.json.gz")
+PATIENCE_SECONDS = 15.0
+"""After the first trace, for that of the other stage."""
 SETTLED = 3
 """Looks in a row at which no trace grows any more."""
 
@@ -63,13 +66,21 @@ async def _settled(folder: Path, before: set[Path], seconds: float) -> list[Path
     """The new traces once none of them grows any more; none where none came in time."""
     deadline = time.monotonic() + seconds
     seen: dict[Path, int] = {}
-    quiet = 0
-    while time.monotonic() < deadline and quiet < SETTLED:
+    quiet, first = 0, 0.0
+    while time.monotonic() < deadline and not (quiet >= SETTLED and _whole(seen, first)):
         await asyncio.sleep(POLL_SECONDS)
         sizes = {path: path.stat().st_size for path in _traces(folder) if path not in before}
         quiet = quiet + 1 if sizes and sizes == seen else 0
+        first = first or (time.monotonic() if sizes else 0.0)
         seen = sizes
     return sorted(seen)
+
+
+def _whole(seen: Iterable[Path], first: float) -> bool:
+    """Whether both stages are there; each is written when it has had its steps. Not every server tells them apart."""
+    names = " ".join(path.name.lower() for path in seen)
+    both = "decode" in names and ("extend" in names or "prefill" in names)
+    return both or time.monotonic() - first > PATIENCE_SECONDS
 
 
 def _traces(folder: Path) -> list[Path]:

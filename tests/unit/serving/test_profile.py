@@ -24,11 +24,12 @@ def test_new_traces_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def server(request: httpx.Request) -> httpx.Response:
         asked.append(json.loads(request.content))
-        (tmp_path / "1-TP-0-DECODE.trace.json.gz").write_bytes(b"x")
+        for stage in ("DECODE", "EXTEND"):
+            (tmp_path / f"1-TP-0-{stage}.trace.json.gz").write_bytes(b"x")
         return httpx.Response(200)
 
     found = profile(client(httpx.MockTransport(server)), tmp_path, steps=3, seconds=5.0)
-    assert [path.name for path in found] == ["1-TP-0-DECODE.trace.json.gz"]
+    assert [path.name for path in found] == ["1-TP-0-DECODE.trace.json.gz", "1-TP-0-EXTEND.trace.json.gz"]
     assert asked[0]["num_steps"] == 3
     assert asked[0]["output_dir"] == str(tmp_path)
 

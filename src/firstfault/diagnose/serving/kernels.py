@@ -74,7 +74,7 @@ def table(traces: Iterable[Trace], problems: list[str] | None = None) -> Kernels
 
 def _stage(trace: Trace) -> Stage:
     first = min(span.start for span in trace.spans)
-    last = max(span.start + span.micros for span in trace.spans)
+    last = max(span.start + span.extent for span in trace.spans)
     busy, several = _covered(trace.spans)
     span = last - first
     return Stage(
@@ -90,11 +90,17 @@ def _stage(trace: Trace) -> Stage:
 
 
 def _covered(spans: list[Span]) -> tuple[float, float]:
-    """Microseconds in which at least one ran, and in which more than one did."""
-    edges = sorted([(span.start, 1) for span in spans] + [(span.start + span.micros, -1) for span in spans])
+    """Microseconds in which at least one lane was busy, and in which more than one was."""
+    edges: list[tuple[float, int]] = []
+    ends: dict[str, float] = {}
+    for span in sorted(spans, key=lambda one: one.start):
+        end, until = span.start + span.extent, ends.get(span.lane, float("-inf"))
+        if end > until:  # of what is nested, or follows without a gap, only what is new
+            edges += [(max(span.start, until), 1), (end, -1)]
+            ends[span.lane] = end
     busy = several = 0.0
     running, since = 0, 0.0
-    for at, change in edges:
+    for at, change in sorted(edges):
         busy += at - since if running > 0 else 0.0
         several += at - since if running > 1 else 0.0
         running, since = running + change, at

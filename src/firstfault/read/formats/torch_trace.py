@@ -27,12 +27,18 @@ _RANK = re.compile(r"(?:TP|DP|EP|PP|rank)[-_]?\d+(?:-(?:DP|PP|EP)-?\d+)*", re.IG
 
 
 class Span(NamedTuple):
-    """One piece of work on one stream of a device, or one thread of a host."""
+    """One piece of work on one stream of a device, or one thread of a host.
+
+    Attributes:
+        micros: its own time.
+        extent: from its beginning to its end, with what is nested in it.
+    """
 
     name: str
     lane: str
     start: float
     micros: float
+    extent: float
 
 
 @dataclass
@@ -101,7 +107,8 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _span(event: _Event) -> Span:
-    return Span(event.name, f"{event.pid}/{event.tid}", event.ts, max(event.dur, 0.0))
+    micros = max(event.dur, 0.0)
+    return Span(event.name, f"{event.pid}/{event.tid}", event.ts, micros, micros)
 
 
 def _own_times(events: list[_Event]) -> list[Span]:
