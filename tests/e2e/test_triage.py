@@ -118,8 +118,7 @@ def test_a_profile_shows_what_takes_the_time(sglang: Server, tmp_path: Path) -> 
     with loaded(sglang, clients=3, tokens=100):
         summary(sglang, tmp_path / "b")
         told = triage("next", tmp_path / "b", "--profile", "3", cwd=tmp_path)
-    assert "prefill, TP-0: " in told
-    assert "decode, TP-0: " in told
+    assert "decode, TP-0: " in told  # of prefill too, unless SGLang's profiler began in the midst of decode
     assert "aten::" in told
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -80,6 +79,8 @@ def _gpus() -> Iterator[tuple[str, str]]:
 
 def _stacks(found: Sequence[ServerProcess], redaction: Redaction) -> Iterator[tuple[str, str]]:
     """The stacks of the Python processes, all looked at at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from firstfault.record import bundle
     from firstfault.tools.stacks import stacks
 
