@@ -26,12 +26,12 @@ def serving(handler: Handler) -> Iterator[str]:
     async def start() -> Any:
         server = await asyncio.start_server(quiet, "127.0.0.1", 0)
         port.append(server.sockets[0].getsockname()[1])
-        ready.set()
         return server
 
     def run() -> None:
         asyncio.set_event_loop(loop)
         server = loop.run_until_complete(start())
+        loop.call_soon(ready.set)  # from within, so that a stop that comes at once is not lost
         loop.run_forever()
         server.close()
         for task in asyncio.all_tasks(loop):
