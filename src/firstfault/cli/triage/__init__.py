@@ -1,0 +1,10 @@
+"""Find out what is wrong with a service: preserve the scene, save the request, replay it, then hand over."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from firstfault.cli.triage import collect, diff, next, summarize, watch  # noqa: A004
+
+COMMANDS: tuple[ModuleType, ...] = (collect, summarize, diff, watch, next)
+"""One file a command, in the order in which an incident goes."""
