@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from firstfault.diagnose.report import Report
 from firstfault.errors import UnreadableInput
-from firstfault.read.formats import torch_archive
+from firstfault.read.formats import inert_pickle, torch_archive
 from firstfault.read.formats.saved_tensor import SavedTensor
 from firstfault.record import codec, schema
 from tests.unit.read.survival import survives
@@ -378,9 +378,11 @@ def test_a_tensor_within_its_storage_is_read(tmp_path: Path) -> None:
 
 
 def test_no_more_opcodes_are_interpreted_than_a_dump_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_archive, "MOST_READS", 1000)
+    monkeypatch.setattr(inert_pickle, "MOST_READS", 1000)
     with pytest.raises(UnreadableInput, match="more opcodes"):
         torch_archive.read(pt(tmp_path, b"(" * 1001))
+    with pytest.raises(UnreadableInput, match="more opcodes"):  # a frame is no way round it
+        torch_archive.read(pt(tmp_path, b"\x80\x04\x95" + struct.pack("<Q", 1001) + b"(" * 1001))
     assert list(torch_archive.read(pt(tmp_path, tensor_pickle())).tensors) == ["arg_0"]
 
 
