@@ -22,9 +22,10 @@ from firstfault.errors import UnreadableInput
 from firstfault.read.files import read_whole
 from firstfault.read.formats.inert_pickle import Inert, Interpreter, known
 from firstfault.read.formats.plain_values import Budget, NotPlain
-from firstfault.record import launch
+
 from firstfault.record.plain import plain_text
 from firstfault.record.requests import SCHEMA_VERSION, Opening, Output, Request, Timing
+from firstfault.serving import launch
 
 MAGIC = b"\x80"
 """What a pickle of protocol 2 or later begins with."""
@@ -237,7 +238,7 @@ def _body(fields: dict[Any, Any], budget: Budget) -> tuple[dict[str, Any], list[
             omitted.append(plain_text(name)[:100])
             continue
         try:
-            body[name] = budget.plain(_media(value) if name.endswith("_data") else value)
+            body[name] = budget.plain(_given(name, value))
         except NotPlain:
             omitted.append(name)
     if "text" in body and "input_ids" in body:
@@ -250,6 +251,13 @@ def _is_unset(name: str, value: Any) -> bool:
     return value is None or value is False or (isinstance(value, (list, dict)) and not value) or (
         default is not None and type(value) is int and value == default
     )
+
+
+def _given(name: str, value: Any) -> Any:
+    """A field as a client gives it; what is not set among the sampling parameters is left out, older servers refuse it."""
+    if name == "sampling_params" and isinstance(value, dict):
+        return {key: item for key, item in value.items() if item is not None}
+    return _media(value) if name.endswith("_data") else value
 
 
 def _media(value: Any) -> Any:
