@@ -12,10 +12,14 @@ does not know; it names that in ``omitted``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+
+from firstfault.record.layout import PRIVATE_FILE
 
 SCHEMA_VERSION = 1
 FILE = "requests.jsonl"
@@ -125,6 +129,21 @@ def lines(opening: Opening, requests: Iterable[Request]) -> Iterator[bytes]:
     yield encode(opening)
     for request in requests:
         yield encode(request)
+
+
+def save(path: Path, opening: Opening, requests: Iterable[Request]) -> None:
+    """Write a whole file, which only its owner can read; the old one stays until the new one is whole.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "wb") as file:
+            file.writelines(lines(opening, requests))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def decode(line: bytes) -> Line:

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-COMMANDS: tuple[ModuleType, ...] = ()
+from firstfault.cli.triage import requests
+
+COMMANDS: tuple[ModuleType, ...] = (requests,)
 """One file a command, in the order in which an incident goes."""

@@ -15,7 +15,8 @@ from firstfault.read.formats.inert_pickle import Inert
 from firstfault.record.plain import plain_text
 
 DEEPEST = 50
-_COST = 8
+_COST = 48
+"""Of one value besides its text: what it takes in memory, and what keeps the time for all of them to seconds."""
 
 
 class NotPlain(ValueError):
@@ -59,7 +60,9 @@ class Budget:
     def _spend(self, cost: int) -> None:
         self._left -= cost
         if self._left < 0:
-            raise UnreadableInput("it refers to the same values again and again; written out, they are larger than any dump")
+            raise UnreadableInput(
+                "it refers to the same values again and again; written out, they are larger than any dump"
+            )
 
 
 def _member(value: Inert) -> Any:

@@ -32,8 +32,9 @@ MAGIC = b"\x80"
 LARGEST = 256 * 2**20
 MOST_READS = 20_000_000
 """Reads of one dump: some ten seconds, and at worst 1.5 GB of empty containers."""
-MOST_PLAIN = 512 * 2**20
+MOST_PLAIN = 256 * 2**20
 """Bytes of the values of all requests of one dump, where each reference to a value counts as one."""
+MOST_NAMED = 5
 
 GENERATE = frozenset("""
     text input_ids input_embeds image_data video_data audio_data sampling_params return_logprob logprob_start_len
@@ -84,7 +85,7 @@ class _Interpreter(Interpreter):
     """Reads what Python's ``pickle.dump`` writes of SGLang's objects, and keeps every name in it."""
 
     dispatch: ClassVar[dict[int, Any]] = known(
-        pickle.BINUNICODE8 + pickle.BINBYTES8 + pickle.BYTEARRAY8,
+        pickle.BINUNICODE8 + pickle.BINBYTES8,
         {
             pickle.EMPTY_SET: Interpreter.load_empty_set,
             pickle.ADDITEMS: Interpreter.load_appends,
@@ -175,12 +176,16 @@ def _command(given: Any) -> str:
 
 
 def _requests(opening: Opening, listed: Sequence[Any], budget: Budget) -> Saved:
-    requests, problems, checks = [], [], 0
+    requests: list[Request] = []
+    problems: list[str] = []
+    unread = checks = 0
     for number, entry in enumerate(listed, 1):
         try:
             request = _request(entry, budget)
         except NotPlain as error:
-            problems.append(f"request {number} cannot be read: {error}")
+            unread += 1
+            if unread <= MOST_NAMED:
+                problems.append(f"request {number} cannot be read: {error}")
             continue
         if request is None:
             checks += 1
@@ -188,6 +193,8 @@ def _requests(opening: Opening, listed: Sequence[Any], budget: Budget) -> Saved:
             requests.append(request)
     if listed and not requests and not checks:
         raise UnreadableInput(f"none of its {len(listed)} requests can be read; {problems[0]}")
+    if unread > MOST_NAMED:
+        problems.append(f"{unread - MOST_NAMED} more requests cannot be read")
     if opening.source == "SGLang crash dump":
         open_ends = [_end(request) for request in requests if request.state == "unfinished"]
         opening.ended = max((end for end in open_ends if end is not None), default=None)
@@ -248,8 +255,11 @@ def _body(fields: dict[Any, Any], budget: Budget) -> tuple[dict[str, Any], list[
 
 def _is_unset(name: str, value: Any) -> bool:
     default = _DEFAULTS.get(name)
-    return value is None or value is False or (isinstance(value, (list, dict)) and not value) or (
-        default is not None and type(value) is int and value == default
+    return (
+        value is None
+        or value is False
+        or (isinstance(value, (list, dict)) and not value)
+        or (default is not None and type(value) is int and value == default)
     )
 
 
@@ -267,7 +277,9 @@ def _media(value: Any) -> Any:
     return _fields(value).get("url", value) if isinstance(value, Inert) else value
 
 
-def _add_outcome(request: Request, output: dict[Any, Any], meta: dict[Any, Any], end: float | None, budget: Budget) -> None:
+def _add_outcome(
+    request: Request, output: dict[Any, Any], meta: dict[Any, Any], end: float | None, budget: Budget
+) -> None:
     """How it went, from the last piece of its answer."""
     reason = meta.get("finish_reason")
     kind = reason.get("type") if isinstance(reason, dict) else reason

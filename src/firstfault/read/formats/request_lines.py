@@ -11,12 +11,11 @@ from pathlib import Path
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
-from firstfault.read.formats.request_dump import Saved
+from firstfault.read.formats.request_dump import MOST_NAMED, Saved
 from firstfault.record.requests import SCHEMA_VERSION, Opening, Request, decode
 
 LARGEST = 2**30
 LONGEST_LINE = 64 * 2**20
-MOST_NAMED = 5
 
 
 def read(path: Path) -> Saved:

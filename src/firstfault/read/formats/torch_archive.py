@@ -47,6 +47,7 @@ _STORAGE_DTYPES = {
     "QInt32Storage": "qint32",
 }
 
+
 class _Interpreter(Interpreter):
     """Reads what ``torch.save`` writes, with any protocol; no sets, no extension registry, no bytearrays."""
 
