@@ -23,6 +23,8 @@ from firstfault.record.layout import PRIVATE_FILE
 
 SCHEMA_VERSION = 1
 FILE = "requests.jsonl"
+FLUSH_ID = "firstfault-flush"
+"""Name of a request that only makes a server write down those before it."""
 
 Scalar: TypeAlias = bool | int | float | str | None
 State: TypeAlias = Literal["finished", "failed", "unfinished"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from firstfault.cli.triage import requests
+from firstfault.cli.triage import capture, proxy, replay, requests
 
-COMMANDS: tuple[ModuleType, ...] = (requests,)
+COMMANDS: tuple[ModuleType, ...] = (capture, proxy, requests, replay)
 """One file a command, in the order in which an incident goes."""

@@ -24,7 +24,7 @@ from firstfault.read.formats.inert_pickle import Inert, Interpreter, known
 from firstfault.read.formats.plain_values import Budget, NotPlain
 
 from firstfault.record.plain import plain_text
-from firstfault.record.requests import SCHEMA_VERSION, Opening, Output, Request, Timing
+from firstfault.record.requests import FLUSH_ID, SCHEMA_VERSION, Opening, Output, Request, Timing
 from firstfault.serving import launch
 
 MAGIC = b"\x80"
@@ -62,7 +62,8 @@ _KNOWN_ROOTS = frozenset("""
     dataclasses PIL zoneinfo fractions decimal ipaddress
     """.split())  # fmt: skip
 _KNOWN_BUILTINS = frozenset("dict list set frozenset tuple bytearray bytes complex object slice range getattr".split())
-_HEALTH_CHECK = "HEALTH_CHECK"
+_OWN = ("HEALTH_CHECK", FLUSH_ID)
+"""How the names of requests begin that no user has made."""
 
 
 class Saved(NamedTuple):
@@ -215,7 +216,7 @@ def _request(entry: Any, budget: Budget) -> Request | None:
     if not isinstance(asked, Inert) or not fields:
         raise NotPlain("it is no request object of SGLang's")
     name = fields.get("rid")
-    if isinstance(name, str) and name.startswith(_HEALTH_CHECK):
+    if isinstance(name, str) and name.startswith(_OWN):
         return None
     body, omitted = _body(fields, budget)
     if not body.keys() & {"text", "input_ids", "input_embeds"}:
