@@ -114,7 +114,11 @@ urllib.request.urlopen(request, timeout=120).read()
 
 @contextlib.contextmanager
 def serving(
-    engine: str, log: Path, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    engine: str,
+    log: Path,
+    prefix: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Server]:
     """A server that is up, and gone afterwards.
 
@@ -123,6 +127,7 @@ def serving(
         log: the file for its stdout and stderr.
         prefix: what runs it, such as ``firstfault run --``.
         environ: variables to add.
+        options: of the server's command line, to add; of two that are the same the last holds.
     """
     port = _free_port()
     home = log.parent / "home"
@@ -135,7 +140,7 @@ def serving(
     began = time.monotonic()
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*prefix, *_words(engine, port)], stdout=file, stderr=file, env=variables, start_new_session=True
+            [*prefix, *_words(engine, port), *options], stdout=file, stderr=file, env=variables, start_new_session=True
         )
     server = Server(engine, process, f"http://127.0.0.1:{port}", log)
     try:

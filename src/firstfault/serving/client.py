@@ -1,6 +1,6 @@
 """One bounded exchange with a server: whatever it does, an answer comes back in time, and fits.
 
-    Answer(path="/health", status=None, error="TimeoutError", message="no complete answer in 10 s", seconds=10.0)
+    Answer(path="/health", status=None, error="TimeoutError", message="timed out", seconds=10.0)
     Answer(path="/metrics", status=200, body=b"# HELP sglang:…", seconds=0.014)
 
 A failure is data, not an exception: that a server refuses, resets or keeps silent is what a bundle is about. The
@@ -174,7 +174,7 @@ class Client:
         try:
             await asyncio.wait_for(exchange.run(method, self.base_url + path, body, dict(headers or {})), limit)
         except (TimeoutError, asyncio.TimeoutError):
-            exchange.fail(TIMED_OUT, f"no complete answer in {limit:g} s")
+            exchange.fail(TIMED_OUT, "timed out")
         return exchange.answer()
 
     def sent_headers(self, extra: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The fields of engines whose values are known to hold nothing that a bundle must not: sizes, switches, names of backends.
+"""The fields of engines whose values hold nothing that a bundle must not: sizes, switches, names of backends.
 
     tp_size max_total_num_tokens attention_backend …
 
@@ -6,10 +6,12 @@ Read off SGLang 0.5.23 and vLLM 0.32; paths of the model and of dumps are among 
 free-form JSON are not. A field that is missing here is masked, whatever it is called.
 """
 
+# ruff: noqa: SIM905 -- as words they are read and compared with the engines more easily than as 700 lines
 from __future__ import annotations
 
 SERVER = frozenset(
     """
+    asr_max_concurrent_sessions encoder_transfer_backend encoder_bootstrap_port media_url_max_file_size_mb
     _radix_eviction_policy_explicitly_set _speculative_draft_quantization_explicitly_set
     _swa_full_tokens_ratio_explicitly_set abort_on_priority_when_disabled allow_auto_truncate asr_max_buffer_seconds
     attention_backend attn_cp_size attn_dp_size aux_hidden_state_capture backend base_gpu_id batch_notify_size

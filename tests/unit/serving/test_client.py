@@ -193,7 +193,7 @@ def test_a_slow_server_is_left_in_time(handler: Handler) -> None:
     with serving(handler) as url:
         answer = ask("/x", url, timeout=0.4)
     assert answer.error == TIMED_OUT
-    assert answer.message == "no complete answer in 0.4 s"
+    assert answer.message == "timed out"
     assert time.monotonic() - began < 3
     assert answer.status == (200 if handler is drips_its_body else None)
 

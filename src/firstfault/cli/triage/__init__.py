@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from firstfault.cli.triage import capture, proxy, replay, requests
+from firstfault.cli.triage import (  # noqa: A004
+    capture,
+    collect,
+    diff,
+    next,
+    proxy,
+    replay,
+    requests,
+    summarize,
+    watch,
+)
 
-COMMANDS: tuple[ModuleType, ...] = (capture, proxy, requests, replay)
+COMMANDS: tuple[ModuleType, ...] = (collect, summarize, diff, watch, capture, proxy, requests, replay, next)
 """One file a command, in the order in which an incident goes."""
