@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from firstfault.read.requests import Loaded
-from firstfault.record.requests import Opening, Request, Scalar
+from firstfault.record.requests import Opening, Request, State
 
-ORDER = ("unfinished", "failed", "finished")
+ORDER: tuple[State, ...] = ("unfinished", "failed", "finished")
 """States, those first that an incident is about."""
 
 
@@ -34,7 +34,7 @@ class Row(msgspec.Struct):
     """One request; times in seconds, and ``at`` from the first one's arrival."""
 
     id: str
-    state: str
+    state: State
     path: str
     at: float | None
     prompt_tokens: int | None

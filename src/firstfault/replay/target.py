@@ -22,8 +22,19 @@ import httpx
 from firstfault.errors import ExitCode, FirstFaultError
 from firstfault.record.requests import Request
 from firstfault.replay.incident import Criterion, Judged, judge
+from firstfault.serving import tokens
 from firstfault.serving.client import Client
-from firstfault.serving.replay import MOST_BYTES, Ended, NoServer, Plan, Replay, Started, is_alive, replay
+from firstfault.serving.replay import (
+    MOST_BYTES,
+    Ended,
+    NoServer,
+    Plan,
+    Replay,
+    Started,
+    is_alive,
+    replay,
+    served_models,
+)
 from firstfault.tools.server import Launched
 
 START_SECONDS = 900.0
@@ -130,6 +141,16 @@ class Target:
                 return await replay(client, requests, plan, started=started, ended=ended)
             except NoServer:
                 raise CannotTell(f"no server answers at {self.base_url}; start it, or give --launch") from None
+
+    def tokenized(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests with token ids in place of texts, as far as the server tells them."""
+        self.ready()
+        return asyncio.run(self._tokenized(requests))
+
+    async def _tokenized(self, requests: Sequence[Request]) -> list[Request]:
+        async with self._client(_HEALTH_SECONDS) as client:
+            models = served_models(await client.get("/v1/models"))
+            return await tokens.tokenized(client, requests, models[0] if models else "")
 
     def ready(self) -> None:
         """Have a healthy server, if it is one to be started here.

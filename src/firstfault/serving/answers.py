@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from firstfault.record.plain import plain_text
@@ -108,7 +109,7 @@ class Answering:
             timing.ttft = times[0]
             steps = max(count or 0, len(times)) - 1
             timing.itl = (times[-1] - times[0]) / steps if steps > 0 else None
-            timing.longest_gap = max((b - a for a, b in zip(times, times[1:], strict=False)), default=None)
+            timing.longest_gap = max((after - before for before, after in pairwise(times)), default=None)
         return timing
 
 

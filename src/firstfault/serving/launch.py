@@ -1,10 +1,12 @@
 """What may be shown of how a server was started: settings and options that are known to be no secrets.
 
     settings({"dtype": "bfloat16", "api_key": "sk-1"})       →  {"dtype": "bfloat16"}
-    command(["serve.py", "--dtype", "bfloat16", "--api-key", "sk-1"])  →  "serve.py --dtype bfloat16 --api-key [redacted]"
+    command(["serve.py", "--dtype", "half", "--api-key", "sk-1"])  →  "serve.py --dtype half --api-key [redacted]"
 
 An allow-list: engines add options with each version, and a key among them that nobody here knows of must not get out.
 """
+
+# ruff: noqa: SIM905 -- names as words
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ from firstfault.record.requests import Scalar
 from firstfault.record.secrets import REDACTED, redacted
 from firstfault.serving.safe_fields import SERVER
 
-_VLLM = frozenset("""
+_VLLM = frozenset(
+    """
     block_size data_parallel_size dtype enable_chunked_prefill enable_prefix_caching enforce_eager
     gpu_memory_utilization max_logprobs max_model_len max_num_batched_tokens max_num_seqs model
     pipeline_parallel_size seed tensor_parallel_size tokenizer
-    """.split())  # fmt: skip
-_ALIASES = frozenset("cp dp ep m model pp tp".split())
+    """.split()
+)
+_ALIASES = frozenset(["cp", "dp", "ep", "m", "model", "pp", "tp"])
 """Short forms of options, and those that are no setting by themselves."""
 _SHOWN = SERVER | _VLLM | _ALIASES
 _LONGEST = 500

@@ -12,15 +12,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 
 from firstfault.record.layout import PRIVATE_FILE
 from firstfault.tools.children import below
+from firstfault.tools.process_group import Group
 
-STOP_SECONDS = 30.0
-_LOOK_SECONDS = 0.1
 _SHELL = "/bin/sh"
 
 
@@ -40,12 +38,9 @@ class Launched:
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE), "ab") as file:
             self._begins = file.tell()
             self._process = subprocess.Popen(  # noqa: S603
-                [_SHELL, "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
+                [_SHELL, "-c", command], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
+        self._group = Group(self._process)
 
     def __enter__(self) -> Launched:
         return self
@@ -75,26 +70,13 @@ class Launched:
         return ""
 
     def stop(self) -> None:
-        """Ask it to end as Ctrl-C does, and end by force what is left of it."""
+        """Ask it and its group to end, and end by force what is left of them, and of those that left the group."""
         left = [handle for pid in below(self.pid) if (handle := _handle(pid)) is not None]
-        if self.status is None:
-            self._signal(signal.SIGINT)
-            self._wait(STOP_SECONDS)
-        self._signal(signal.SIGKILL)
+        self._group.end()
         for handle in left:  # a process id may be another's by now, what it stood for then is not
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
             os.close(handle)
-        self._process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)  # it leads a session, so a group: nobody else is in it
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while self.status is None and time.monotonic() < until:
-            time.sleep(_LOOK_SECONDS)
 
 
 def _handle(pid: int) -> int | None:

@@ -205,7 +205,7 @@ def test_what_else_a_request_can_be(tmp_path: Path, engine: Any) -> None:
 # --- what others put into one
 
 
-def in_a_request(value: Any) -> bytes:
+def in_a_request(value: bytes) -> bytes:
     """Opcodes of a dump whose only request has ``value``, given as opcodes, as its text; or as any other of its parts."""
     request = (
         b"\x8c\x1dsglang.srt.managers.io_struct\x8c\x10GenerateReqInput\x93)\x81}(\x8c\x04text"

@@ -69,21 +69,27 @@ def command(
     plan = options.plan(parallel, speed, repeat, ignore_eos, stream, timeout)
     criterion = options.criterion(symptom, metric, threshold)
     if harness is not None:
-        _write_harness(harness, launch)
+        _write_harness(harness, loaded, base_url, launch, start_timeout, plan, criterion)
         return
     with Target(base_url, token=token, launch=launch, log=log, start_seconds=start_timeout, tell=tell) as target:
-        answer = _replayed(target, loaded, plan, criterion, token=token, bundle=bundle, save=save, shrink=shrink)
+        answer = replayed(target, loaded, plan, criterion, token=token, bundle=bundle, save=save, shrink=shrink)
     options.show(answer, json)
     raise typer.Exit(answer.verdict.exit_code)
 
 
-def _replayed(
+def replayed(
     target: Target, loaded: Loaded, plan: Plan, criterion: Criterion, *,
-    token: str, bundle: Path | None, save: Path | None, shrink: Path | None,
+    token: str = "", bundle: Path | None = None, save: Path | None = None, shrink: Path | None = None,
 ) -> Answer:  # fmt: skip
+    """Replay, with all that goes on beside it and after it."""
+    from firstfault.cli.triage import shrinking
     from firstfault.cli.triage.during import Bundle, counting
-    from firstfault.replay.replayed import answer
     from firstfault.record.requests import save as save_requests
+    from firstfault.replay.incident import Verdict
+    from firstfault.replay.replayed import answer
+
+    if shrink is not None:
+        shrinking.check(loaded.requests, criterion)
 
     with counting(len(loaded.requests) * plan.repeat) as count, Bundle(target.base_url, token, bundle) as taken:
         attempt = target.attempt(
@@ -91,6 +97,32 @@ def _replayed(
         )
     found = answer(loaded.requests, attempt.replay, attempt.judged)
     found.bundle = taken.told()
+    if shrink is not None and found.verdict is Verdict.REPRODUCED:
+        found.shrunk = shrinking.shrunk(target, loaded, plan, criterion, shrink)
     if save is not None:
         save_requests(save, loaded.opening, [outcome.request for outcome in attempt.replay.outcomes])
     return found
+
+
+def _write_harness(
+    path: Path, loaded: Loaded, base_url: str, launch: str, start_timeout: float, plan: Plan, criterion: Criterion
+) -> None:
+    import shutil
+
+    from firstfault.replay.harness import write
+    from firstfault.serving.client import checked_url
+
+    if not launch:
+        raise UsageError("a harness starts the server of each commit by itself; give the line for it with --launch")
+    here = shutil.which("firstfault") or str(Path(sys.executable).with_name("firstfault"))
+    options: dict[str, str | None] = {"--base-url": checked_url(base_url), "--launch": launch}
+    options |= {"--start-timeout": f"{start_timeout:g}", "--timeout": f"{plan.timeout:g}", "--repeat": str(plan.repeat)}
+    options |= {"--parallel": str(plan.parallel)} if plan.parallel is not None else {}
+    options |= {"--speed": "inf" if plan.speed is None else f"{plan.speed:g}"}
+    options |= {"--ignore-eos": None} if plan.ignore_eos else {}
+    options |= {} if plan.stream is None else {"--stream" if plan.stream else "--no-stream": None}
+    options |= {"--symptom": criterion.symptom.value}
+    options |= {"--metric": criterion.metric.value} if criterion.metric is not None else {}
+    options |= {"--threshold": f"{criterion.threshold:g}"} if criterion.threshold is not None else {}
+    beside = write(path, loaded.opening, loaded.requests, [here], options)
+    tell(f"{path} replays {beside}; use it: git bisect start BAD GOOD && git bisect run {path.absolute()}")

@@ -10,6 +10,8 @@ arguments those that are known to be no secrets, of a request what ``/generate``
 code in hex (a second pickle): it is neither loaded nor passed on, only named.
 """
 
+# ruff: noqa: SIM905 -- names as words
+
 from __future__ import annotations
 
 import pickle
@@ -22,7 +24,6 @@ from firstfault.errors import UnreadableInput
 from firstfault.read.files import read_whole
 from firstfault.read.formats.inert_pickle import Inert, Interpreter, known
 from firstfault.read.formats.plain_values import Budget, NotPlain
-
 from firstfault.record.plain import plain_text
 from firstfault.record.requests import FLUSH_ID, SCHEMA_VERSION, Opening, Output, Request, Timing
 from firstfault.serving import launch
@@ -36,16 +37,19 @@ MOST_PLAIN = 256 * 2**20
 """Bytes of the values of all requests of one dump, where each reference to a value counts as one."""
 MOST_NAMED = 5
 
-GENERATE = frozenset("""
+GENERATE = frozenset(
+    """
     text input_ids input_embeds image_data video_data audio_data sampling_params return_logprob logprob_start_len
     top_logprobs_num token_ids_logprob return_text_in_logprobs stream return_hidden_states return_routed_experts
     modalities lora_path priority extra_key cache_salt require_reasoning max_thinking_tokens return_entropy
     return_prompt_token_ids use_audio_in_video video_config max_dynamic_patch min_dynamic_patch
     image_max_dynamic_patch video_max_dynamic_patch images_config mm_processor_kwargs session_params
     dimensions is_cross_encoder_request return_sampling_mask sampling_logprobs_mode
-    """.split())  # fmt: skip
+    """.split()
+)
 """What ``/generate`` and ``/encode`` take of a request's fields."""
-_INTERNAL = frozenset("""
+_INTERNAL = frozenset(
+    """
     rid session_id log_metrics is_single batch_size parallel_sample_num received_time http_worker_ipc no_logs
     background bootstrap_host bootstrap_port bootstrap_room bootstrap_pair_key decode_tp_size routed_dp_rank
     data_parallel_rank data_parallel_rank_decode disagg_prefill_dp_rank routing_key conversation_id custom_labels
@@ -54,14 +58,32 @@ _INTERNAL = frozenset("""
     validation_time received_time_perf regenerate_rid return_flat_raw_top_logprobs
     return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64 routed_experts_start_len
     return_indexer_topk embed_override_token_id return_pooled_hidden_states text_in_logprobs
-    """.split())  # fmt: skip
+    """.split()
+)
 """What SGLang itself adds to a request, and what changes no answer; a request says the same without it."""
 _DEFAULTS = {"logprob_start_len": -1, "top_logprobs_num": 0}
-_KNOWN_ROOTS = frozenset("""
+_KNOWN_ROOTS = frozenset(
+    """
     sglang transformers transformers_modules torch numpy msgspec collections enum datetime uuid pathlib copyreg _codecs
     dataclasses PIL zoneinfo fractions decimal ipaddress
-    """.split())  # fmt: skip
-_KNOWN_BUILTINS = frozenset("dict list set frozenset tuple bytearray bytes complex object slice range getattr".split())
+    """.split()
+)
+_KNOWN_BUILTINS = frozenset(
+    (
+        "dict",
+        "list",
+        "set",
+        "frozenset",
+        "tuple",
+        "bytearray",
+        "bytes",
+        "complex",
+        "object",
+        "slice",
+        "range",
+        "getattr",
+    )
+)
 _OWN = ("HEALTH_CHECK", FLUSH_ID)
 """How the names of requests begin that no user has made."""
 
@@ -265,7 +287,7 @@ def _is_unset(name: str, value: Any) -> bool:
 
 
 def _given(name: str, value: Any) -> Any:
-    """A field as a client gives it; what is not set among the sampling parameters is left out, older servers refuse it."""
+    """A field as a client gives it; sampling parameters that are not set are left out, as some servers refuse them."""
     if name == "sampling_params" and isinstance(value, dict):
         return {key: item for key, item in value.items() if item is not None}
     return _media(value) if name.endswith("_data") else value

@@ -1,1 +1,1 @@
-"""A recording proxy in front of any OpenAI-compatible server: everything passes through unchanged, requests are saved."""
+"""A recording proxy in front of an OpenAI-compatible server: everything passes through, requests are saved."""

@@ -7,6 +7,8 @@ does not get onto the disk. Lines are written by one thread, so that a slow disk
 does not take in time is dropped and counted.
 """
 
+# ruff: noqa: SIM905 -- names as words
+
 from __future__ import annotations
 
 import json
@@ -32,21 +34,21 @@ DEEPEST = 40
 
 FIELDS = frozenset(
     """
-    add_generation_prompt add_special_tokens allowed_token_ids audio_data bad_words best_of cache_salt chat_template_kwargs
-    continue_final_message dimensions documents documents echo ebnf encoding_format extra_body extra_key frequency_penalty
-    function_call functions guided_choice guided_grammar guided_json guided_regex ignore_eos image_data include_reasoning
-    include_stop_str_in_output input input_embeds input_ids instructions json_schema kv_transfer_params
-    length_penalty logit_bias logprob_start_len logprobs lora_path max_completion_tokens max_new_tokens
-    max_output_tokens max_tokens max_tool_calls messages min_p min_tokens mm_processor_kwargs modalities model n
-    no_stop_trim parallel_tool_calls presence_penalty priority prompt prompt_logprobs query reasoning reasoning_effort
-    regex repetition_penalty response_format return_hidden_states return_logprob return_text_in_logprobs
-    return_token_ids return_tokens_as_token_ids sampling_params sampling_seed seed separate_reasoning
-    skip_special_tokens spaces_between_special_tokens stop stop_regex stop_token_ids stream stream_options
-    stream_reasoning structured_outputs suffix system temperature text text_1 text_2 thinking token_ids
+    add_generation_prompt add_special_tokens allowed_token_ids audio_data bad_words best_of cache_salt
+    chat_template_kwargs continue_final_message dimensions documents ebnf echo encoding_format extra_body extra_key
+    frequency_penalty function_call functions guided_choice guided_grammar guided_json guided_regex ignore_eos
+    image_data include_reasoning include_stop_str_in_output input input_embeds input_ids instructions json_schema
+    kv_transfer_params length_penalty logit_bias logprob_start_len logprobs lora_path max_completion_tokens
+    max_new_tokens max_output_tokens max_tokens max_tool_calls messages min_p min_tokens mm_processor_kwargs
+    modalities model n no_stop_trim parallel_tool_calls presence_penalty priority prompt prompt_logprobs query
+    reasoning reasoning_effort regex repetition_penalty response_format return_hidden_states return_logprob
+    return_text_in_logprobs return_token_ids return_tokens_as_token_ids sampling_params sampling_seed seed
+    separate_reasoning skip_special_tokens spaces_between_special_tokens stop stop_regex stop_token_ids stream
+    stream_options stream_reasoning structured_outputs suffix system temperature text text_1 text_2 thinking token_ids
     token_ids_logprob tool_choice tools top_k top_logprobs top_logprobs_num top_n top_p truncate_prompt_tokens
     truncation use_beam_search video_data
     """.split()
-)  # noqa: SIM905
+)
 """Of the bodies of requests, as OpenAI, vLLM and SGLang have them."""
 _ENCODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 
