@@ -204,7 +204,8 @@ class _Said:
 def _spoken(message: dict[str, Any]) -> list[str]:
     """The texts of a message, tool calls among them."""
     parts = [message.get("reasoning_content") or message.get("reasoning"), message.get("content")]
-    for call in message.get("tool_calls") or ():
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             parts += [function.get("name"), function.get("arguments")]
