@@ -346,6 +346,6 @@ def test_a_damaged_dump_is_one_line(tmp_path: Path, cut: int, flipped: int, by: 
     try:
         saved = request_dump.read(path)
     except UnreadableInput as error:
-        assert "\n" not in str(error)  # noqa: PT017
+        assert "\n" not in str(error)
     else:
         assert b"".join(encode(request) for request in saved.requests) or saved.problems or saved.health_checks

@@ -15,6 +15,7 @@ from firstfault.record.requests import Output, Request, Timing
 from firstfault.replay.incident import Criterion, Judged, Metric, Symptom, Verdict, judge, median_interval
 from firstfault.serving.replay import NOT_SENT, Outcome
 
+PLAIN = Criterion()
 BACK, NOT_BACK, UNCLEAR = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.CANNOT_TELL
 GREEDY = {"text": "x", "sampling_params": {"temperature": 0}}
 SAMPLED = {"text": "x", "sampling_params": {"temperature": 1}}
@@ -25,11 +26,16 @@ def request(
     status: int | None = 200, error: str = "", body: dict[str, Any] = GREEDY, ttft: float | None = None,
 ) -> Request:  # fmt: skip
     output = None if text is None else Output(text, tokens, "length", len(text))
-    return Request("/generate", body, state=state, status=status, error=error, output=output, timing=Timing(ttft=ttft, e2e=e2e))
+    return Request(
+        "/generate", body, state=state, status=status, error=error, output=output, timing=Timing(ttft=ttft, e2e=e2e)
+    )
 
 
 def judged(
-    pairs: Sequence[tuple[Request, Request]], criterion: Criterion = Criterion(), *, alive: bool = True  # noqa: B008
+    pairs: Sequence[tuple[Request, Request]],
+    criterion: Criterion = PLAIN,
+    *,
+    alive: bool = True,
 ) -> Judged:
     outcomes = [Outcome(index, 0, now) for index, (_, now) in enumerate(pairs)]
     return judge([original for original, _ in pairs], outcomes, alive, criterion)
@@ -121,7 +127,9 @@ def test_slower_than_a_threshold(times: list[float], verdict: Verdict) -> None:
 
 def test_a_threshold_is_held_against_the_median_over_rounds() -> None:
     original = request(e2e=None)
-    outcomes = [Outcome(0, number, request(e2e=e2e)) for number, e2e in enumerate((0.9, 1.1, 0.9, 1.1, 0.9, 1.1, 0.9, 1.1))]
+    outcomes = [
+        Outcome(0, number, request(e2e=e2e)) for number, e2e in enumerate((0.9, 1.1, 0.9, 1.1, 0.9, 1.1, 0.9, 1.1))
+    ]
     assert judge([original], outcomes, True, Criterion(threshold=1.0)).verdict is UNCLEAR
     assert judge([original], outcomes, True, Criterion(threshold=0.5)).verdict is BACK
     assert judge([original], outcomes, True, Criterion(threshold=2.0)).verdict is NOT_BACK

@@ -71,11 +71,11 @@ def test_a_server_is_started_restarted_and_stopped_with_its_workers(tmp_path: Pa
 def test_a_server_that_does_not_come_up_cannot_tell(tmp_path: Path) -> None:
     port = free_port()
     target = Target(f"http://127.0.0.1:{port}", launch="echo no such model; exit 3", log=tmp_path / "server.log")
-    with pytest.raises(CannotTell, match="ended with status 3; see .*: no such model") as caught:
+    with pytest.raises(CannotTell, match=r"ended with status 3; see .*: no such model") as caught:
         target.attempt([ask(1)], Plan(), CRITERION)
     assert caught.value.exit_code == ExitCode.CANNOT_TELL
     slow = Target(f"http://127.0.0.1:{port}", launch="sleep 60", log=tmp_path / "server.log", start_seconds=0.5)
-    with pytest.raises(CannotTell, match="is not healthy after 0.5 s"):
+    with pytest.raises(CannotTell, match=r"is not healthy after 0\.5 s"):
         slow.attempt([ask(1)], Plan(), CRITERION)
     assert slow.pid is None
 
@@ -85,7 +85,7 @@ def test_a_server_that_is_there_already_is_not_started_over(tmp_path: Path) -> N
     url = f"http://127.0.0.1:{port}"
     with Target(url, launch=line(port), log=tmp_path / "one.log") as running:
         running.ready()
-        with pytest.raises(CannotTell, match="answers at .* already"):
+        with pytest.raises(CannotTell, match=r"answers at .* already"):
             Target(url, launch=line(port), log=tmp_path / "two.log").ready()
 
 
@@ -94,11 +94,18 @@ def test_no_server_cannot_tell() -> None:
         Target(f"http://127.0.0.1:{free_port()}").attempt([ask(1)], Plan(), CRITERION)
 
 
-@pytest.mark.parametrize(("characters", "build", "status"), [(3, "", 0), (10, "", 1), (3, "exit 1", 125), (3, "touch built", 0)])
+@pytest.mark.parametrize(
+    ("characters", "build", "status"), [(3, "", 0), (10, "", 1), (3, "exit 1", 125), (3, "touch built", 0)]
+)
 def test_a_harness_is_a_script_by_itself(tmp_path: Path, characters: int, build: str, status: int) -> None:
     port = free_port()
     script = tmp_path / "it's a harness.sh"
-    options = {"--base-url": f"http://127.0.0.1:{port}", "--launch": line(port), "--symptom": "failure", "--no-stream": None}
+    options = {
+        "--base-url": f"http://127.0.0.1:{port}",
+        "--launch": line(port),
+        "--symptom": "failure",
+        "--no-stream": None,
+    }
     words = [sys.executable, "-m", "firstfault"]
     beside = harness.write(script, Opening(SCHEMA_VERSION), [ask(characters)], words, options)
     text = script.read_text()

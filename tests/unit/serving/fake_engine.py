@@ -45,7 +45,7 @@ class FakeEngine(httpx.AsyncBaseTransport):
         if self.dead:
             raise httpx.ConnectError("All connection attempts failed")
         path = request.url.path
-        body = json.loads(request.content) if request.content else None
+        body: Any = json.loads(request.content) if request.content else None
         if path == "/health":
             return httpx.Response(200)
         if path == "/v1/models":
@@ -78,9 +78,16 @@ class FakeEngine(httpx.AsyncBaseTransport):
                       "meta_info": {"id": "x", "prompt_tokens": len(asked), "completion_tokens": n + 1,
                                     "finish_reason": {"type": "length"} if n == 2 else None}} for n in range(3)]  # fmt: skip
         else:
-            whole = [{"choices": [{"index": 0, "text": text, "finish_reason": "length" if text == "c" else None}]} for text in answer]
+            whole = [
+                {"choices": [{"index": 0, "text": text, "finish_reason": "length" if text == "c" else None}]}
+                for text in answer
+            ]
         if not body.get("stream"):
-            last = whole[-1] if path == "/generate" else {"choices": [{"index": 0, "text": "".join(answer), "finish_reason": "length"}]}
+            last = (
+                whole[-1]
+                if path == "/generate"
+                else {"choices": [{"index": 0, "text": "".join(answer), "finish_reason": "length"}]}
+            )
             return httpx.Response(200, stream=Pieces([json.dumps(last).encode()], error, 0))
         events = [f"data: {json.dumps(piece)}\n\n".encode() for piece in whole]
         events = events[:2] if error is not None else [*events, b"data: [DONE]\n\n"]

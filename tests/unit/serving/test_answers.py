@@ -30,8 +30,14 @@ def meta(count: int, reason: Any = None) -> dict[str, Any]:
 
 
 END = {"type": "length", "length": 2}
-CUMULATIVE = [{"text": "Par", "output_ids": [1], "meta_info": meta(1)}, {"text": "Paris", "output_ids": [1, 2], "meta_info": meta(2, END)}]
-NEW_ONLY = [{"text": "Par", "output_ids": [1], "meta_info": meta(1)}, {"text": "is", "output_ids": [2], "meta_info": meta(2, END)}]
+CUMULATIVE = [
+    {"text": "Par", "output_ids": [1], "meta_info": meta(1)},
+    {"text": "Paris", "output_ids": [1, 2], "meta_info": meta(2, END)},
+]
+NEW_ONLY = [
+    {"text": "Par", "output_ids": [1], "meta_info": meta(1)},
+    {"text": "is", "output_ids": [2], "meta_info": meta(2, END)},
+]
 CHAT = [
     {"id": "r7", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
     {"choices": [{"index": 0, "delta": {"content": "Par"}}]},
@@ -41,11 +47,16 @@ CHAT = [
 ]
 COMPLETION = [
     {"id": "r7", "choices": [{"index": 0, "text": "Par", "token_ids": [1]}]},
-    {"choices": [{"index": 0, "text": "is", "token_ids": [2], "finish_reason": "length"}], "usage": {"prompt_tokens": 5, "completion_tokens": 2}},
+    {
+        "choices": [{"index": 0, "text": "is", "token_ids": [2], "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2},
+    },
 ]
 
 
-@pytest.mark.parametrize("pieces", [CUMULATIVE, NEW_ONLY, CHAT, COMPLETION], ids=["cumulative", "new only", "chat", "completion"])
+@pytest.mark.parametrize(
+    "pieces", [CUMULATIVE, NEW_ONLY, CHAT, COMPLETION], ids=["cumulative", "new only", "chat", "completion"]
+)
 @pytest.mark.parametrize("every", [1, 7, 64, 10**9])
 def test_streams_of_every_form(pieces: list[Any], every: int) -> None:
     found = read(sse(*pieces), every=every)
@@ -77,7 +88,11 @@ def test_whole_answers(whole: Any) -> None:
 
 
 def test_tool_calls_and_reasoning_are_output() -> None:
-    message = {"reasoning_content": "hm ", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    message = {
+        "reasoning_content": "hm ",
+        "content": None,
+        "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
+    }
     found = read(json.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}]}).encode(), stream=False)
     assert found.output is not None
     assert found.output.text == "hm f{}"
@@ -85,7 +100,11 @@ def test_tool_calls_and_reasoning_are_output() -> None:
 
 def test_a_stream_that_breaks_is_not_whole() -> None:
     found = read(sse(CUMULATIVE[0], done=False), error="ConnectionResetError: reset")
-    assert (found.whole, found.error, found.output and found.output.text) == (False, "ConnectionResetError: reset", "Par")
+    assert (found.whole, found.error, found.output and found.output.text) == (
+        False,
+        "ConnectionResetError: reset",
+        "Par",
+    )
     assert read(sse(CUMULATIVE[0], done=False)).whole is False
 
 

@@ -124,7 +124,11 @@ def test_lengths_are_kept_whatever_the_model_says() -> None:
 
 def test_streams_can_be_asked_for() -> None:
     openai = Request("/v1/completions", {"prompt": "a"})
-    assert prepared(openai, Plan(stream=True)) == {"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}
+    assert prepared(openai, Plan(stream=True)) == {
+        "prompt": "a",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     assert prepared(openai, Plan(stream=False)) == {"prompt": "a", "stream": False}
 
 

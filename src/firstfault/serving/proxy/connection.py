@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import h11
 import httpx
@@ -29,8 +29,6 @@ MOST_AHEAD = 2**20
 IDLE_SECONDS = 75.0
 """How long a client may be silent between two requests, or within one."""
 _PIECE = 2**16
-
-T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -97,11 +95,11 @@ class Connection:
         if any(name == b"upgrade" and value.lower() == b"websocket" for name, value in request.headers):
             raise Refused(501, "this proxy does not pass WebSockets")
 
-    async def _event(self) -> h11.Event | type[h11.PAUSED]:
+    async def _event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         while True:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
-                return event  # type: ignore[return-value]
+                return event
             if self._http.they_are_waiting_for_100_continue:
                 await self._send(h11.InformationalResponse(status_code=100, headers=[]))
             data = await asyncio.wait_for(self._reader.read(_PIECE), IDLE_SECONDS)
@@ -134,10 +132,11 @@ class Connection:
             kind, message = described(caught)
             error = f"{kind}: {message}"
             await self._broken(error)
-        except (ConnectionError, asyncio.CancelledError) as caught:
-            error = (
-                "the client closed the connection" if isinstance(caught, ConnectionError) else "the proxy was stopped"
-            )
+        except ConnectionError:
+            error = "the client closed the connection"
+            raise
+        except asyncio.CancelledError:
+            error = "" if self._http.our_state is h11.DONE else "the proxy was stopped"
             raise
         finally:
             if exchange is not None:
@@ -158,16 +157,15 @@ class Connection:
                 await self._send(h11.Data(data=piece))
             await self._send(h11.EndOfMessage())
 
-    async def _or_gone(self, answering: AsyncIterator[T] | object) -> None:
+    async def _or_gone(self, answering: Coroutine[Any, Any, None]) -> None:
         """Answer, unless the client goes away meanwhile."""
-        answer = asyncio.ensure_future(answering)  # type: ignore[call-overload]
+        answer = asyncio.ensure_future(answering)
         watch = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait((answer, watch), return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                answer.result()
-                return
-            raise ClientGone
+            if not answer.done() and self._http.our_state is not h11.DONE:
+                raise ClientGone
+            await answer  # a client that has all of it may go
         finally:
             for task in (answer, watch):
                 task.cancel()
