@@ -198,8 +198,8 @@ def _samples(folder: Path, found: Bundle) -> list[Sample]:
     within = folder / names.SAMPLES
     later = sorted(within.iterdir())[:MOST_SAMPLES] if within.is_dir() else []
     samples += [_sample(one, times.get(f"{names.SAMPLES}/{one.name}"), found) for one in later if one.is_dir()]
-    kept = [sample for sample in samples if sample.metrics.points or sample.loads]
-    return sorted(kept, key=lambda sample: sample.at if sample.at is not None else 0.0)
+    kept = [one for one in samples if one.metrics.points or one.loads or one.aggregate]
+    return sorted(kept, key=lambda one: one.at if one.at is not None else 0.0)
 
 
 def sample_of(at: float | None, metrics: str, loads: Any) -> Sample:

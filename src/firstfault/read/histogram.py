@@ -53,6 +53,19 @@ class Histogram:
             self.count - earlier.count,
         )
 
+    def at_least(self, q: float) -> float | None:
+        """What the observation at a quantile is at least: the lower bound of its bucket."""
+        bounds = sorted(self.buckets)
+        rank = q * (self.buckets[bounds[-1]] if bounds else 0.0)
+        if not rank > 0:
+            return None
+        below = 0.0
+        for bound in bounds:
+            if self.buckets[bound] >= rank:
+                return below
+            below = bound
+        return below
+
     def quantile(self, q: float) -> float | None:
         """An estimate of a quantile, linear within its bucket, as PromQL's ``histogram_quantile`` makes it.
 

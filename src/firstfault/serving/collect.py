@@ -144,8 +144,10 @@ async def take(client: Client, plan: Plan) -> list[Sample]:
 
 
 def _answered(samples: Sequence[Sample]) -> bool:
-    """Whether any probe was answered at all."""
-    return any(answer.status is not None for sample in samples for answer in sample.answers.values())
+    """Whether any probe was answered to its end; one that drips never is."""
+    return any(
+        answer.status is not None and not answer.error for sample in samples for answer in sample.answers.values()
+    )
 
 
 async def _round(client: Client, plan: Plan, sample: Sample, *, first: bool) -> None:
@@ -224,7 +226,7 @@ def write(
                 name = write_answer(within, probe, answer, redaction)
                 lines += [_summary_line(name, probe, answer)] if index == 0 else []
     for name, text in gathered.items():
-        write_text(folder / bundle.LOCAL / name, redaction.text(text))
+        write_text(folder / bundle.LOCAL / name, redaction.known(text))
     write_text(folder / bundle.SUMMARY, "\n".join([*sorted(lines), "", *NOTES]) + "\n")
 
 

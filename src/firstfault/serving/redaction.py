@@ -108,9 +108,13 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """A text without the secrets that are known, and without what looks like one."""
+        return plain_text(redacted(self.known(text)))
+
+    def known(self, text: str) -> str:
+        """A text without the secrets that are known; for what can hold no other: ``#token: 1065`` is none."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, MASKED)
-        return plain_text(redacted(text))
+        return text
 
     def body(self, text: str) -> str:
         """The body of an answer that is no data: of JSON what an error says, of text the beginning."""

@@ -46,8 +46,8 @@ def _files(
         found = below(port)
         yield bundle.PROCESSES, _json([_plain(one, redaction) for one in found])
         yield from _gpus()
-        yield from _stacks(found)
-        yield from _progress(found)
+        yield from _stacks(found, redaction)
+        yield from _progress(found, redaction)
     every = list(dict.fromkeys([*logs, *(path for one in found for path in one.logs)]))[:MOST_LOGS]
     for index, path in enumerate(every, 1):
         yield bundle.LOG.format(index=index), _log(path, redaction, include_prompts)
@@ -78,7 +78,7 @@ def _gpus() -> Iterator[tuple[str, str]]:
         return  # a machine without NVIDIA's driver
 
 
-def _stacks(found: Sequence[ServerProcess]) -> Iterator[tuple[str, str]]:
+def _stacks(found: Sequence[ServerProcess], redaction: Redaction) -> Iterator[tuple[str, str]]:
     """The stacks of the Python processes, all looked at at once."""
     from firstfault.record import bundle
     from firstfault.tools.stacks import stacks
@@ -88,7 +88,7 @@ def _stacks(found: Sequence[ServerProcess]) -> Iterator[tuple[str, str]]:
         return
     with ThreadPoolExecutor(min(8, len(chosen))) as pool:
         for pid, text in zip(chosen, pool.map(stacks, chosen), strict=True):
-            yield bundle.STACKS.format(pid=pid), _STACK_COMMAND.sub(r"\1", text)
+            yield bundle.STACKS.format(pid=pid), redaction.text(_STACK_COMMAND.sub(r"\1", text))
 
 
 def _is_python(process: ServerProcess) -> bool:
@@ -96,7 +96,7 @@ def _is_python(process: ServerProcess) -> bool:
     return any(word in words for word in ("python", "sglang", "vllm", "VLLM"))
 
 
-def _progress(found: Sequence[ServerProcess]) -> Iterator[tuple[str, str]]:
+def _progress(found: Sequence[ServerProcess], redaction: Redaction) -> Iterator[tuple[str, str]]:
     """How far each recorded process's GPU and host are."""
     from firstfault.diagnose.live import standings
     from firstfault.errors import FirstFaultError
@@ -110,7 +110,7 @@ def _progress(found: Sequence[ServerProcess]) -> Iterator[tuple[str, str]]:
         except (FirstFaultError, OSError):
             continue  # it is not recorded
     if told:
-        yield bundle.PROGRESS, _json(told)
+        yield bundle.PROGRESS, _json([redaction.text(line) for line in told])
 
 
 def _log(path: Path, redaction: Redaction, include_prompts: bool) -> str:

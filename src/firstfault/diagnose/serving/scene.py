@@ -22,6 +22,9 @@ from firstfault.read.formats.serving_log import ServingLog
 from firstfault.read.histogram import Histogram
 from firstfault.record import bundle as files
 
+LONG_ENOUGH = 1.5
+"""Seconds in which a server that works counts something: SGLang's counters move at each log interval."""
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -29,6 +32,7 @@ class Rank:
 
     Attributes:
         name: ``dp0``, or ``engine 0`` of vLLM.
+        group: the data-parallel rank that it is part of: its tensor-parallel ranks have the same requests.
         token_usage: share of the KV cache that is taken.
         used, capacity: tokens of the KV cache.
         most_running: requests that it runs at once at most.
@@ -51,6 +55,7 @@ class Rank:
     waiting_tokens: float | None = None
     queues: Mapping[str, Any] = field(default_factory=dict)
     disaggregation: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,19 @@ class Moment:
     ranks: tuple[Rank, ...]
 
     def sum(self, name: str) -> float | None:
-        """The sum of an attribute over all ranks that have it."""
-        found = self._values(name)
-        return math.fsum(found) if found else None
+        """The sum of an attribute over all ranks that have it, those of one group counted once."""
+        groups: dict[str, float] = {}
+        for rank in self.ranks:
+            value = getattr(rank, name)
+            if value is not None:
+                group = rank.group or rank.name
+                groups[group] = max(groups.get(group, value), value)
+        return math.fsum(groups.values()) if groups else None
+
+    @property
+    def groups(self) -> int:
+        """How many schedulers take requests."""
+        return len({rank.group or rank.name for rank in self.ranks})
 
     def most(self, name: str) -> float | None:
         """The largest of an attribute over all ranks that have it."""
@@ -282,19 +297,34 @@ class Scene:
 
     @cached_property
     def frozen(self) -> bool:
-        """Whether work is under way, and no counter of work moved in the window."""
-        if not self.seconds or self.idle_now or self.restarted:
+        """Whether work is under way, and no counter of work moved between the last reading and the one before."""
+        before = self._before
+        if before is None or self.idle_now:
             return False
-        moved = [self.grown(metric) for metric in names.PROGRESS]
-        known = [value for value in moved if value is not None]
-        return bool(known) and not any(known) and not self._loads_moved
+        first, last = before.metrics, self.metrics
+        moved = [(self._sum(first, metric), self._sum(last, metric)) for metric in names.PROGRESS]
+        known = [pair for pair in moved if None not in pair]
+        return bool(known) and all(earlier == later for earlier, later in known) and not self._loads_moved
+
+    @property
+    def _before(self) -> Sample | None:
+        """The reading before the last that is far enough from it for something to have moved."""
+        last = self.scrapes[-1].at if self.scrapes else None
+        earlier = (one for one in reversed(self.scrapes[:-1]) if one.at is not None and last is not None)
+        return next((one for one in earlier if (last or 0.0) - (one.at or 0.0) >= LONG_ENOUGH), None)
+
+    @property
+    def still(self) -> float:
+        """Seconds between the last reading and the one before that it is compared with."""
+        before = self._before
+        return (self.scrapes[-1].at or 0.0) - (before.at or 0.0) if before is not None else 0.0
 
     @property
     def _loads_moved(self) -> bool:
-        """Whether the load snapshots changed: schedulers tell them every few steps."""
+        """Whether the load snapshots changed at the end: schedulers tell them every few steps."""
         stamps = [tuple((rank.name, rank.stamp, rank.used) for rank in moment.ranks) for moment in self.moments]
         told = [stamp for stamp in stamps if any(part[1] is not None for part in stamp)]
-        return len(told) > 1 and told[0] != told[-1]
+        return len(told) > 1 and told[-2] != told[-1]
 
     @property
     def idle_now(self) -> bool:
@@ -374,11 +404,18 @@ def _measured(metrics: Metrics) -> list[Rank]:
             if points:
                 break
     queues = {name: point.value for name, label in names.DISAGGREGATION.items() for point in metrics.of(label)}
-    return [
-        Rank(name, **values, disaggregation=queues)  # type: ignore[arg-type]
-        for name, values in sorted(found.items())
-        if "running" in values
-    ]
+    ranks: list[Rank] = []
+    for name, values in sorted(found.items()):
+        if "running" in values:
+            first = all(_group(name) != rank.group for rank in ranks)
+            told = queues if first else {}  # once for a group: its ranks have the same requests
+            ranks.append(Rank(name, **values, disaggregation=told, group=_group(name)))  # type: ignore[arg-type]
+    return ranks
+
+
+def _group(name: str) -> str:
+    """The data-parallel part of a rank's name."""
+    return name if name.startswith("engine") else next((part for part in name.split() if part.startswith("dp")), "all")
 
 
 def _rank_name(labels: Mapping[str, str]) -> str:

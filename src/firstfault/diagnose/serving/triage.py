@@ -113,6 +113,8 @@ def summarize(scene: Scene) -> Summary:
     }
     if scene.seconds is not None:
         lines["Window"] = _window(scene)
+    if _of_window(scene):
+        lines["Since start"] = _life(scene)
     return Summary(
         SUMMARY_VERSION,
         scene.source,
@@ -207,11 +209,19 @@ def _load(scene: Scene) -> dict[str, str]:
     }
 
 
+def _of_window(scene: Scene) -> bool:
+    """Whether averages can be of the window: a first token came in it."""
+    ttft = scene.latency(names.TTFT)
+    return ttft is not None and ttft.of_window
+
+
 def _metrics(scene: Scene) -> dict[str, str]:
+    """Counts and averages, of the window where anything happened in it."""
+    count = scene.grown if _of_window(scene) else scene.counter
     return {
-        "requests": whole(scene.counter(names.REQUESTS)),
-        "prompt_tokens": whole(scene.counter(names.PROMPT_TOKENS)),
-        "generation_tokens": whole(scene.counter(names.GENERATION_TOKENS)),
+        "requests": whole(count(names.REQUESTS)),
+        "prompt_tokens": whole(count(names.PROMPT_TOKENS)),
+        "generation_tokens": whole(count(names.GENERATION_TOKENS)),
         "avg_ttft_s": shown(scene.mean(names.TTFT)),
         "avg_e2e_s": shown(scene.mean(names.E2E)),
         "avg_queue_s": shown(scene.mean(names.QUEUE)),
@@ -219,15 +229,26 @@ def _metrics(scene: Scene) -> dict[str, str]:
 
 
 def _window(scene: Scene) -> dict[str, str]:
-    """Rates over the window; ``averages`` says what the averages of the line above are of."""
-    ttft = scene.latency(names.TTFT)
+    """Rates over the window; ``metrics`` says what the line above is of."""
     return {
         "seconds": shown(scene.seconds, 1),
         "samples": str(len(scene.scrapes)),
         "requests_per_s": shown(scene.rate(names.REQUESTS)),
         "prompt_tokens_per_s": shown(scene.rate(names.PROMPT_TOKENS)),
         "generation_tokens_per_s": shown(scene.rate(names.GENERATION_TOKENS)),
-        "averages": "window" if ttft is not None and ttft.of_window else "lifetime",
+        "metrics": "window" if _of_window(scene) else "lifetime",
+    }
+
+
+def _life(scene: Scene) -> dict[str, str]:
+    """The same counts and averages over the life of the server."""
+    latencies = {"avg_ttft_s": names.TTFT, "avg_e2e_s": names.E2E, "avg_queue_s": names.QUEUE}
+    known = {name: scene.latency(metric) for name, metric in latencies.items()}
+    return {
+        "requests": whole(scene.counter(names.REQUESTS)),
+        "prompt_tokens": whole(scene.counter(names.PROMPT_TOKENS)),
+        "generation_tokens": whole(scene.counter(names.GENERATION_TOKENS)),
+        **{name: shown(one.life.mean if one is not None else None) for name, one in known.items()},
     }
 
 

@@ -23,8 +23,10 @@ from firstfault.diagnose.finding import Confidence
 from firstfault.diagnose.serving.rules import signal
 from firstfault.diagnose.serving.scene import Scene
 from firstfault.diagnose.serving.signal import Problem, Signal
+from firstfault.read.formats.complaint import Teller
 
 SIGNALS = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -15: "SIGTERM", -3: "SIGQUIT", -7: "SIGBUS", -4: "SIGILL"}
+DEVICE = (Teller.CUDA, Teller.ASSERT, Teller.TRITON, Teller.CUBLAS, Teller.DRIVER)
 BROKEN = ("ConnectionResetError", "BrokenPipeError", "RemoteProtocolError")
 REFUSED = "ConnectionRefusedError"
 
@@ -37,8 +39,10 @@ def check(scene: Scene) -> Iterator[Signal]:
     served = logs.ready or bool(logs.batches) or scene.alive
     evidence = [f"{name} exited with {code}{_named(code)}" for name, code in crashed]
     evidence += [f"process {one.get('pid')} ({one.get('name')}) is {one.get('status')}" for one in dead]
+    failed = _failed(scene) if not logs.watchdog else ""
+    evidence += [failed] if failed else []
     evidence += [f"crash dump: {dump}" for dump in logs.dumps]
-    if (crashed or dead) and served:
+    if (crashed or dead or failed) and served:
         killed = any(code == -9 for _, code in crashed)
         yield signal(
             __name__,
@@ -62,6 +66,14 @@ def check(scene: Scene) -> Iterator[Signal]:
             evidence=_answers(scene),
             settles="look at the end of the server's log with --log, and at the crash dump folder",
         )
+
+
+def _failed(scene: Scene) -> str:
+    """What a worker said before a dump was written, or the device's own error; empty where it said nothing."""
+    device = next((one.text for one in scene.logs.complaints if one.teller in DEVICE), "")
+    if device:
+        return device
+    return scene.logs.exception or "requests were dumped before a crash" if scene.logs.dumps else ""
 
 
 def _going_down(scene: Scene) -> bool:

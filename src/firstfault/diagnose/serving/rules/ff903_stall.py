@@ -17,6 +17,7 @@ Save the request, then compare where every rank is: stacks and, for collectives,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from firstfault.diagnose.finding import Confidence
@@ -28,11 +29,11 @@ from firstfault.record import bundle
 
 STALE = 10.0
 """Seconds; SGLang's scheduler renews its snapshot every few steps while it works, and when it falls idle."""
-SHORTEST_WINDOW = 1.5
-"""Seconds in which a server that works would count something: SGLang's counters move at each log interval."""
 WAITED = 5.0
 """Seconds."""
 BUSY_GPU = 95.0
+COLLECTIVE = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier", re.IGNORECASE)
+WORKER = re.compile(r"scheduler|worker|EngineCore", re.IGNORECASE)
 STOPPED = ("stopped", "tracing-stop")
 
 
@@ -41,25 +42,26 @@ def check(scene: Scene) -> Iterator[Signal]:
     signs = [*_counters(scene), *_health(scene), *_watchdog(scene), *_processes(scene)]
     if not signs:
         return
-    strong = len(signs) > 1 or bool(scene.logs.watchdog)
+    collectives = list(_collectives(scene))
+    strong = len(signs) > 1 or bool(scene.logs.watchdog) or bool(collectives)
     yield signal(
         __name__,
         Problem.HANG,
         Confidence.HIGH if strong else Confidence.MEDIUM,
         f"The engine stands still: {signs[0]}.",
         guess=_guess(scene),
-        evidence=[*signs[1:], *_gpus(scene), *_stacks(scene)],
+        evidence=[*signs[1:], *collectives, *_gpus(scene), *_stacks(scene)],
         rules_out=["a slow but working engine: its counters would move", "queueing: what runs does not advance either"],
         settles="compare where every rank is",
     )
 
 
 def _counters(scene: Scene) -> Iterator[str]:
-    if not scene.frozen or (scene.seconds or 0) < SHORTEST_WINDOW:
+    if not scene.frozen:
         return
     running, waiting = scene.last.sum("running"), scene.last.sum("waiting")
     yield (
-        f"no counter of tokens or steps moved in {shown(scene.seconds, 1)} s while running={whole(running)} "
+        f"no counter of tokens or steps moved in {shown(scene.still, 1)} s while running={whole(running)} "
         f"waiting={whole(waiting)} open_http_requests={whole(scene.open_requests)}"
     )
     if scene.lag is not None and scene.lag > STALE:
@@ -108,6 +110,17 @@ def _gpus(scene: Scene) -> Iterator[str]:
         yield f"{len(busy)} of {len(scene.bundle.gpus)} GPUs are at full utilisation: a kernel spins on the device"
 
 
+def _collectives(scene: Scene) -> Iterator[str]:
+    """Who waits in a collective, and who is elsewhere: that one is the one to look at."""
+    inside = [pid for pid, stack in scene.bundle.stacks.items() if COLLECTIVE.search(stack)]
+    workers = {str(one.get("pid")) for one in scene.bundle.processes if WORKER.search(str(one.get("name")))}
+    elsewhere = [pid for pid in scene.bundle.stacks if pid not in inside and (not workers or pid in workers)]
+    if inside and elsewhere:
+        yield f"{len(inside)} processes wait in a collective; elsewhere are {', '.join(elsewhere[:8])}"
+    elif inside:
+        yield f"{len(inside)} processes wait in a collective"
+
+
 def _stacks(scene: Scene) -> Iterator[str]:
     for pid, text in scene.bundle.stacks.items():
         if "resource_tracker" in text:  # Python's own, of no interest
@@ -121,7 +134,7 @@ def _guess(scene: Scene) -> str:
     stacks = "\n".join(scene.bundle.stacks.values())
     if any(one.get("status") in STOPPED for one in scene.bundle.processes):
         return "a process of the server was stopped by a signal (SIGSTOP) or a debugger"
-    if any(word in stacks for word in ("all_reduce", "all_gather", "broadcast", "barrier", "recv")):
+    if COLLECTIVE.search(stacks):
         return "a rank waits in a collective that another rank did not enter"
     if any(word in stacks for word in ("Synchronize", "synchronize")):
         return "the host waits for the device: a kernel or a collective does not end"

@@ -52,7 +52,7 @@ def check(scene: Scene) -> Iterator[Signal]:
         Problem.TOO_LARGE,
         Confidence.HIGH if len(scene.moments) > 1 else Confidence.MEDIUM,
         f"waiting={whole(scene.last.sum('waiting'))} requests wait while token_usage="
-        f"{shown(scene.last.most('token_usage'))} leaves {whole(free)} tokens free, and {of} has {whole(size)}.",
+        f"{shown(scene.last.most('token_usage'))} leaves {whole(free)} tokens, and {of} has {whole(size)} or more.",
         guess="the request at the head of the queue does not fit, and what stands behind it waits with it",
         evidence=_evidence(scene),
         rules_out=["a full KV cache: there is room for small requests", "slots for running requests: some are free"],
@@ -79,7 +79,7 @@ def _largest(scene: Scene) -> tuple[float | None, str]:
     tokens, waiting = scene.last.sum("waiting_tokens"), scene.last.sum("waiting")
     average = tokens / waiting if tokens and waiting else None
     prompts = scene.latency(names.PROMPT_LENGTH)
-    longest = prompts.life.quantile(0.99) if prompts is not None else None
+    longest = prompts.life.at_least(0.99) if prompts is not None else None
     if average is not None and (longest is None or average >= longest):
         return average, "an average one of them"
     return longest, "one prompt in a hundred"

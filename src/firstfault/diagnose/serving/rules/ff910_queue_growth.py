@@ -53,7 +53,7 @@ def check(scene: Scene) -> Iterator[Signal]:
 
 def _signal(scene: Scene, confidence: Confidence, text: str, waited: list[float]) -> Signal:
     running, slots = scene.last.sum("running"), scene.most_running
-    every = slots * max(len(scene.last.ranks), 1) if slots else None
+    every = slots * max(scene.last.groups, 1) if slots else None
     full = bool(every and running is not None and running >= every)
     return signal(
         __name__,

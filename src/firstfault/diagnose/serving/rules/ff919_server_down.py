@@ -32,13 +32,13 @@ def check(scene: Scene) -> Iterator[Signal]:
         return
     if not scene.alive:
         failures = sorted({result.failure or "no answer" for result in results})
-        hung = failures == ["TimeoutError"]
+        hung = "TimeoutError" in failures  # what hung first may be reset and refused when it is taken down
         yield signal(
             __name__,
             Problem.HANG if hung else Problem.DOWN,
             Confidence.MEDIUM,
             f"Nothing was answered: {', '.join(failures)}.",
-            guess="the HTTP front itself hangs, or is stopped"
+            guess="the server hangs, its HTTP front included"
             if hung
             else "there is no server at this address any more",
             evidence=[f"{result.path}: {result.error}" for result in results][:8],
