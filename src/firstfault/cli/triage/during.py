@@ -1,7 +1,8 @@
-"""What goes on beside a replay: a count on the terminal, and a bundle."""
+"""What goes on beside a replay: a count on the terminal, a bundle, and an ear for whoever ends it."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,20 @@ def counting(total: int) -> Iterator[Callable[[Outcome], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total)
         yield lambda outcome: progress.advance(task)
+
+
+@contextmanager
+def ended_politely() -> Iterator[None]:
+    """End at SIGTERM as at Ctrl-C: a server that was started here is stopped, and does not keep its port."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Bundle:

@@ -56,5 +56,6 @@ async def _serve(base_url: str, out: Path, host: str, port: int) -> int:
     finally:
         writer.close()
     lost = f", {writer.lost} could not be" if writer.lost else ""
-    tell(f"{writer.saved} requests were saved{lost}; see them: firstfault triage requests {out}")
+    kind = "request was" if writer.saved == 1 else "requests were"
+    tell(f"{writer.saved} {kind} saved{lost}; see them: firstfault triage requests {out}")
     return writer.lost

@@ -58,6 +58,7 @@ def command(
     Exits with 0 for NOT_REPRODUCED, 1 for REPRODUCED, 125 when it cannot tell, as git bisect run wants it; 2 for
     wrong usage.
     """
+    from firstfault.cli.triage.during import ended_politely
     from firstfault.read.requests import load
     from firstfault.replay.target import Target
 
@@ -71,7 +72,8 @@ def command(
     if harness is not None:
         _write_harness(harness, loaded, base_url, launch, start_timeout, plan, criterion)
         return
-    with Target(base_url, token=token, launch=launch, log=log, start_seconds=start_timeout, tell=tell) as target:
+    target = Target(base_url, token=token, launch=launch, log=log, start_seconds=start_timeout, tell=tell)
+    with ended_politely(), target:
         answer = replayed(target, loaded, plan, criterion, token=token, bundle=bundle, save=save, shrink=shrink)
     options.show(answer, json)
     raise typer.Exit(answer.verdict.exit_code)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firstfault.cli.messages import tell
-from firstfault.errors import ExitCode
+from firstfault.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from firstfault.read.requests import Loaded
 
 
 class State(str, Enum):
@@ -49,10 +52,7 @@ def command(
 
     Exits with 0 when everything was read, 3 when some of it could not be, 2 when nothing could or no request is left.
     """
-    from firstfault.present import json as as_json
-    from firstfault.present import request_sections, terminal
     from firstfault.read.request_filter import Wanted, chosen
-    from firstfault.read.request_summary import summarize
     from firstfault.read.requests import load
 
     loaded = load(files)
@@ -66,22 +66,32 @@ def command(
     )
     total = len(loaded.requests)
     loaded.requests = chosen(loaded.requests, wanted)
+    if total and not loaded.requests:
+        raise UsageError(f"none of the {total} requests is one of those that were asked for")
+    _show(loaded, json)
+    for problem in loaded.problems:
+        tell(problem)
+    if export is not None:
+        _export(export, loaded)
+    raise typer.Exit(ExitCode.INCOMPLETE if loaded.problems else ExitCode.OK)
+
+
+def _show(loaded: Loaded, json: bool) -> None:
+    from firstfault.present import json as as_json
+    from firstfault.present import request_sections, terminal
+    from firstfault.read.request_summary import summarize
+
     summary = summarize(loaded)
     if json:
         sys.stdout.write(as_json.render(summary))
     else:
         terminal.show_sections(request_sections.conclusion(summary), request_sections.sections(summary), sys.stdout)
-    for problem in loaded.problems:
-        tell(problem)
-    if not loaded.requests:
-        tell(f"none of the {total} requests is one of those that were asked for")
-        raise typer.Exit(ExitCode.USAGE)
-    if export is not None:
-        from firstfault.record.requests import save
 
-        save(export, loaded.opening, loaded.requests)
-        tell(
-            f"{len(loaded.requests)} requests in {export}; replay them: "
-            f"firstfault triage replay {export} --base-url URL"
-        )
-    raise typer.Exit(ExitCode.INCOMPLETE if loaded.problems else ExitCode.OK)
+
+def _export(path: Path, loaded: Loaded) -> None:
+    from firstfault.record.requests import save
+
+    save(path, loaded.opening, loaded.requests)
+    count = len(loaded.requests)
+    kind = "request is" if count == 1 else "requests are"
+    tell(f"{count} {kind} in {path}; replay: firstfault triage replay {path} --base-url URL")

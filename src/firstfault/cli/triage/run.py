@@ -91,11 +91,13 @@ def _replayed(
     plan: Plan,
     criterion: Criterion,
 ) -> Answer:
+    from firstfault.cli.triage.during import ended_politely
     from firstfault.cli.triage.replay import replayed
     from firstfault.replay.target import Target
 
     log = folder / "server.log"
-    with Target(url, token=token, launch=launch, log=log, start_seconds=start_timeout, tell=tell) as target:
+    target = Target(url, token=token, launch=launch, log=log, start_seconds=start_timeout, tell=tell)
+    with ended_politely(), target:
         return replayed(
             target, loaded, plan, criterion, token=token, bundle=folder / "during", save=folder / "replayed.jsonl"
         )
