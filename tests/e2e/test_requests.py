@@ -55,7 +55,7 @@ def ask(url: str, path: str, body: Any) -> bytes:
 @pytest.fixture(scope="module")
 def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("sglang") / "server.log"
-    with serving("sglang", log, environ=PLANTED) as server:
+    with serving("sglang", log, environ=PLANTED, options=("--enable-metrics",)) as server:
         yield server
 
 
@@ -192,8 +192,8 @@ def test_a_crash_goes_the_whole_way(sglang: Server, tmp_path: Path) -> None:
     assert {"before", "during", "requests.jsonl", "replayed.jsonl", "server.log"} <= {
         path.name for path in (tmp_path / "incident").iterdir()
     }
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", port))  # nobody is left there
+    with socket.socket() as asking:
+        assert asking.connect_ex(("127.0.0.1", port)) != 0, "the server that was started is left"
 
 
 def test_a_harness_tells_a_good_commit_from_a_bad_one(tmp_path: Path) -> None:
