@@ -28,6 +28,10 @@ _COMMON = (
 )  # fmt: skip
 
 
+class TooLong(pickle.UnpicklingError):
+    """It takes more reads than were granted."""
+
+
 class Inert:
     """Stands for any class, function or object that a pickle names.
 
@@ -187,5 +191,5 @@ class _Budgeted:
         """Up to ``size`` bytes."""
         self._left -= 1
         if self._left < 0:
-            raise pickle.UnpicklingError("it has more opcodes than any dump")
+            raise TooLong("it has more opcodes than any dump")
         return self._read(size)

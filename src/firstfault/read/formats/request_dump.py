@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import read_whole
-from firstfault.read.formats.inert_pickle import Inert, Interpreter, known
+from firstfault.read.formats.inert_pickle import Inert, Interpreter, TooLong, known
 from firstfault.read.formats.plain_values import Budget, NotPlain
 from firstfault.record.plain import plain_text
 from firstfault.record.requests import FLUSH_ID, SCHEMA_VERSION, Opening, Output, Request, Timing
@@ -147,6 +147,11 @@ def read(path: Path) -> Saved:
         saved = _requests(opening, listed, budget)
     except UnreadableInput as error:
         raise UnreadableInput(f"{path}: {error}") from error
+    except TooLong:
+        raise UnreadableInput(
+            f"{path} has more in it than the {MOST_READS:,} opcodes that are read of one dump; have fewer requests "
+            "written into one file: firstfault triage capture --threshold N"
+        ) from None
     except Exception as error:  # a damaged pickle fails in as many ways as it has opcodes
         why = str(error) or "it is cut off" if not isinstance(error, EOFError) else "it is cut off"
         raise UnreadableInput(f"{path} is no whole dump of requests ({plain_text(why)[:200]})") from error
