@@ -56,16 +56,8 @@ def row(found: tuple[Case, Summary]) -> str:
     rule = next((one.rule for one in summary.signals if one.problem is contract.problem_class), "")
     source = f"[report]({case.source})" if case.source.startswith("http") else case.source
     right = "yes" if contract.problem_class is case.problem else "**no**"
-    cells = (
-        case.name,
-        source,
-        case.problem.value,
-        contract.problem_class.value,
-        contract.confidence.value,
-        rule,
-        right,
-    )
-    return f"| {' | '.join(cells)} |"
+    given = (contract.problem_class.value, contract.confidence.value, rule, right)
+    return f"| {' | '.join((case.name, source, case.problem.value, *given))} |"
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Clients:
             self.taken.append((time.monotonic(), time.monotonic() - began))
 
     def stop(self) -> None:
+        """Let them end."""
         self._over.set()
         for thread in self._threads:
             thread.join(30)
@@ -105,7 +106,7 @@ def page(measured: list[tuple[float, float, int]]) -> str:
             f"{len(measured) // 2} of them with a bundle of two samples, {requests} requests, {CLIENTS} clients.",
             f"The goal is {GOAL:.0%} of latency at most.",
             "",
-            "| | without | added by a bundle every 20 s | 95 % interval |",
+            "| | mean | added in the ten seconds of a bundle | 95 % interval |",
             "|---|---|---|---|",
             *rows,
             "",

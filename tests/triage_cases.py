@@ -386,6 +386,20 @@ def full_cache(folder: Path) -> Made:
     return made
 
 
+def reserved(folder: Path) -> Made:
+    """SGLang 0.5.23: 3 run and 9 wait, of 8 slots, at 7 % usage; each asks for 1200 tokens of 4096."""
+    made = Made(folder)
+    rank = load(running=3, waiting=9, usage=0.0745, used=305, capacity=4096, slots=8, waiting_tokens=399)
+    for index in range(2):
+        made.sample(
+            at=5.0 * index,
+            ranks=[rank],
+            metrics=_work(143, 226 + 900 * index) | {"sglang:new_token_ratio": 0.7},
+            histograms={"sglang:queue_time_seconds": (18 + index, 33.0)},
+        )
+    return made
+
+
 def growing_queue(folder: Path) -> Made:
     made = Made(folder)
     for index in range(3):
@@ -513,6 +527,7 @@ CASES = (
     Case("idle snapshot", _SIGNAL, idle, Problem.IDLE, "watch"),
     Case("queue growth", _SIGNAL, growing_queue, Problem.QUEUEING, "capture"),
     Case("KV cache full", _SIGNAL, full_cache, Problem.CAPACITY, "capture"),
+    Case("KV cache reserved by what may still come", _RECORDED, reserved, Problem.CAPACITY, "capture"),
     Case("retraction storm", _SIGNAL, retractions, Problem.THRASHING),
     Case("decode dominated", _SIGNAL, slow_decode, Problem.DECODE),
     Case("cache-hit rate fell", _SIGNAL, fell, Problem.CACHE, "", {}, lambda folder: _hit_rate(folder, 3000.0)),

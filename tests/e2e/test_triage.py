@@ -25,10 +25,9 @@ STARVED = ("--max-total-tokens", "320", "--max-running-requests", "32")
 LOCAL = ("--local", "--timeout", "8")
 
 
-def triage(*words: str | Path, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "firstfault", "triage", *map(str, words)], capture_output=True, text=True, timeout=120
-    )
+def triage(*words: str | Path, status: int = 0, cwd: Path | None = None) -> str:
+    command = [sys.executable, "-m", "firstfault", "triage", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
     assert done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr)
     return done.stdout
 
@@ -111,6 +110,15 @@ def test_a_loaded_server_queues(sglang: Server, tmp_path: Path) -> None:
     assert page.count("<svg") == 4
     assert "http://www.w3.org" in page
     assert "<script" not in page
+
+
+def test_a_profile_shows_what_takes_the_time(sglang: Server, tmp_path: Path) -> None:
+    with loaded(sglang, clients=3, tokens=100):
+        summary(sglang, tmp_path / "b")
+        told = triage("next", tmp_path / "b", "--profile", "3", cwd=tmp_path)
+    assert "prefill, TP-0: " in told
+    assert "decode, TP-0: " in told
+    assert "aten::" in told
 
 
 def test_a_stopped_scheduler_is_a_stall(sglang: Server, tmp_path: Path) -> None:

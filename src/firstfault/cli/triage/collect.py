@@ -14,6 +14,7 @@ from firstfault.cli.triage.local import local
 from firstfault.errors import ExitCode
 
 if TYPE_CHECKING:
+    from firstfault.serving.collect import Collected
     from firstfault.serving.ring import Reading
 
 BASE_URL: Any = typer.Option("--base-url", metavar="URL", help="The server, such as http://127.0.0.1:30000.")
@@ -39,6 +40,7 @@ def command(
     selector: Annotated[str, typer.Option(help="Which of its series, such as 'instance=\"gpu7:30000\"'.")] = "",
     last: Annotated[float, typer.Option(min=1, max=100_000, help="Minutes of the past, from Prometheus.")] = 30.0,
     include_prompts: Annotated[bool, typer.Option("--include-prompts", help="Keep texts of users in logs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Preserve the scene: take a read-only bundle of a running server, and print where it lies.
 
@@ -58,8 +60,16 @@ def command(
     taken = collect(client, folder, Plan(samples, interval, passive, include_prompts), token, beside, past)
     for problem in taken.problems:
         tell(problem)
-    print(taken.folder)
+    print(told(taken) if json else taken.folder)
     raise typer.Exit(ExitCode.INCOMPLETE if taken.problems else ExitCode.OK)
+
+
+def told(taken: Collected) -> str:
+    """A bundle that was taken, for machines."""
+    from firstfault.present.json import compact
+
+    answer = {"version": 1, "folder": str(taken.folder), "seconds": taken.seconds, "problems": list(taken.problems)}
+    return compact(answer)
 
 
 def _past(prometheus: str, selector: str, minutes: float, timeout: float) -> list[Reading]:

@@ -86,7 +86,7 @@ def _stacks(found: Sequence[ServerProcess], redaction: Redaction) -> Iterator[tu
     chosen = [one.pid for one in found if one.status != "zombie" and _is_python(one)][:MOST_STACKS]
     if not chosen:
         return
-    with ThreadPoolExecutor(min(8, len(chosen))) as pool:
+    with ThreadPoolExecutor(len(chosen)) as pool:
         for pid, text in zip(chosen, pool.map(stacks, chosen), strict=True):
             yield bundle.STACKS.format(pid=pid), redaction.text(_STACK_COMMAND.sub(r"\1", text))
 

@@ -10,7 +10,7 @@ import typer
 
 from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
-from firstfault.cli.triage.collect import LOCAL_HELP, TOKEN
+from firstfault.cli.triage.collect import LOCAL_HELP, TOKEN, told
 from firstfault.cli.triage.local import local
 from firstfault.errors import ExitCode
 
@@ -28,6 +28,7 @@ def command(
     ring_kib: Annotated[int, typer.Option(min=64, help="Size of that file: the newest readings stay.")] = 4096,
     out: Annotated[Path | None, typer.Option(parser=given, metavar="DIR", help="The folder of the bundle.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
     on_this_machine: Annotated[bool, typer.Option("--local", help=LOCAL_HELP)] = False,
 ) -> None:
     """Record samples of a server until something fires, then take the bundle, with what led to it.
@@ -60,5 +61,5 @@ def command(
     taken = collect(client, folder, Plan(), token, beside, history(kept, MOST_HISTORY))
     for problem in taken.problems:
         tell(problem)
-    print(taken.folder)
+    print(told(taken) if json else taken.folder)
     raise typer.Exit(ExitCode.BAD)

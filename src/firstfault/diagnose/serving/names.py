@@ -35,6 +35,8 @@ PROGRESS = (
     GENERATION_TOKENS,
     PROMPT_TOKENS,
     _of("vllm:iteration_tokens_total_count"),
+    _of("sglang:inter_token_latency_seconds_count", "vllm:inter_token_latency_seconds_count"),
+    _of("sglang:scheduler_stage_seconds_total"),
 )
 
 CACHE_QUERIES = _of(

@@ -297,27 +297,26 @@ class Scene:
 
     @cached_property
     def frozen(self) -> bool:
-        """Whether work is under way, and no counter of work moved between the last reading and the one before."""
-        before = self._before
-        if before is None or self.idle_now:
-            return False
-        first, last = before.metrics, self.metrics
-        moved = [(self._sum(first, metric), self._sum(last, metric)) for metric in names.PROGRESS]
-        known = [pair for pair in moved if None not in pair]
-        return bool(known) and all(earlier == later for earlier, later in known) and not self._loads_moved
+        """Whether work is under way, and no counter of work moved at the end of the window."""
+        return self.still >= LONG_ENOUGH and not self.idle_now and not self._loads_moved
 
-    @property
-    def _before(self) -> Sample | None:
-        """The reading before the last that is far enough from it for something to have moved."""
-        last = self.scrapes[-1].at if self.scrapes else None
-        earlier = (one for one in reversed(self.scrapes[:-1]) if one.at is not None and last is not None)
-        return next((one for one in earlier if (last or 0.0) - (one.at or 0.0) >= LONG_ENOUGH), None)
-
-    @property
+    @cached_property
     def still(self) -> float:
-        """Seconds between the last reading and the one before that it is compared with."""
-        before = self._before
-        return (self.scrapes[-1].at or 0.0) - (before.at or 0.0) if before is not None else 0.0
+        """Seconds up to the last reading in which no counter of work moved; 0 where none is told."""
+        if not self.scrapes or (last := self.scrapes[-1]).at is None:
+            return 0.0
+        now, since = self._progress(last), last.at
+        if not any(value is not None for value in now):
+            return 0.0
+        for sample in reversed(self.scrapes[:-1]):
+            if sample.at is None or self._progress(sample) != now:
+                break
+            since = sample.at
+        return last.at - since
+
+    def _progress(self, sample: Sample) -> list[float | None]:
+        """Every counter of work at one reading."""
+        return [self._sum(sample.metrics, metric) for metric in names.PROGRESS]
 
     @property
     def _loads_moved(self) -> bool:

@@ -28,8 +28,8 @@ CONTRACT = (
 )  # fmt: skip
 
 
-def scene(made: Made, **chosen: Scene) -> Scene:
-    return Scene(read(made.folder), "bundle", **chosen)
+def scene(made: Made, baseline: Scene | None = None) -> Scene:
+    return Scene(read(made.folder), "bundle", baseline)
 
 
 def test_the_lines_of_the_method_are_to_the_letter(tmp_path: Path) -> None:
@@ -131,3 +131,31 @@ def test_a_confidence_is_told(tmp_path: Path) -> None:
     found = summarize(scene(triage_cases.ttft(tmp_path)))
     assert found.contract.confidence is Confidence.HIGH
     assert "queue pressure" in " ".join(found.contract.ruled_out)
+
+
+def test_a_long_stall_weighs_by_itself_also_without_load_snapshots(tmp_path: Path) -> None:
+    made = Made(tmp_path, engine="vllm")
+    for index in range(5):
+        made.sample(
+            at=5.0 * index,
+            metrics={
+                'vllm:num_requests_running{engine="0"}': 4,
+                'vllm:num_requests_waiting{engine="0"}': 0,
+                'vllm:generation_tokens_total{engine="0"}': 900 + (5 if index else 0),
+            },
+        )
+    found = scene(made)
+    assert found.still == 15.0
+    contract = summarize(found).contract
+    assert (contract.problem_class, contract.confidence) == (Problem.HANG, Confidence.HIGH)
+
+
+def test_slow_steps_are_no_stall(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for index in range(2):
+        metrics = {
+            'sglang:realtime_tokens_total{mode="decode"}': 900.0,  # told at each log interval only
+            'sglang:scheduler_stage_seconds_total{category="run_batch"}': 10.0 + 4 * index,
+        }
+        made.sample(at=5.0 * index, ranks=[load(running=1, waiting=0)], metrics=metrics)
+    assert not scene(made).frozen

@@ -34,8 +34,9 @@ def check(scene: Scene) -> Iterator[Signal]:
     answered = any(result.ok for result in scene.bundle.results.values())
     if answered:
         return
-    killed = next((f"{name} exited with {code}" for name, code in logs.crashed if code == -9), "")
-    said = killed or logs.exception or f"{logs.crashed[0][0]} died"
+    ended = [f"{name} exited with {code}" for name, code in logs.crashed]
+    killed = next((one for one in ended if one.endswith(" -9")), "")
+    said = killed or logs.exception or ended[0]
     yield signal(
         __name__,
         Problem.STARTUP,

@@ -64,6 +64,8 @@ def _counters(scene: Scene) -> Iterator[str]:
         f"no counter of tokens or steps moved in {shown(scene.still, 1)} s while running={whole(running)} "
         f"waiting={whole(waiting)} open_http_requests={whole(scene.open_requests)}"
     )
+    if scene.still >= STALE:
+        yield f"that is longer than any step takes that is not stuck ({shown(STALE, 0)} s)"
     if scene.lag is not None and scene.lag > STALE:
         yield f"the load snapshot is {shown(scene.lag, 0)} s old"
 

@@ -29,8 +29,6 @@ LONG = 0.2
 """Seconds in the queue that a user notices."""
 SHARE = 0.5
 """Of the time to the first token."""
-ROOM = 0.8
-"""Share of the cache below which it is not full."""
 
 
 def check(scene: Scene) -> Iterator[Signal]:
@@ -75,10 +73,4 @@ def _guess(scene: Scene, slots: float | None, full: bool) -> str:
     """What holds requests back, as far as a bundle tells."""
     if full:
         return f"all {whole(slots)} slots for running requests are taken"
-    ratio = scene.metrics.total("sglang:new_token_ratio")
-    if ratio is not None and (scene.last.most("token_usage") or 0.0) < ROOM:
-        return (
-            "admission reserves room for what running requests may still generate "
-            f"(new_token_ratio={shown(ratio)} of their max_new_tokens), more than they have used so far"
-        )
     return "more requests arrive than are served; what limits it is not the number of slots"
