@@ -112,6 +112,19 @@ def test_a_planted_length_is_found_exactly(sglang: Server, tmp_path: Path) -> No
     assert len(json.loads(line)["body"]["input_ids"]) == SLOW
 
 
+def test_a_slow_prefill_is_seen_in_the_bundle_of_its_replay(sglang: Server, tmp_path: Path) -> None:
+    requests, bundle = tmp_path / "requests.jsonl", tmp_path / "bundle"
+    body = {"text": LONG, "stream": True, "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+    requests.write_text(json.dumps({"path": "/generate", "body": body}) + "\n")
+    found = json.loads(firstfault(
+        "triage", "replay", requests, "--base-url", sglang.url, "--threshold", str(SECONDS * 0.8), "--metric", "ttft",
+        "--repeat", "8", "--bundle", bundle, "--json", status=1,
+    ))  # fmt: skip
+    assert found["times"]["ttft"]["now"]["least"] >= SECONDS
+    summary = json.loads(firstfault("triage", "summarize", bundle, "--json", status=0))
+    assert summary["contract"]["problem_class"] == "prefill-side latency", summary["contract"]
+
+
 @contextlib.contextmanager
 def proxied(server: Server, out: Path) -> Iterator[str]:
     """The URL of the proxy in front of a server."""

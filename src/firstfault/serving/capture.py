@@ -10,6 +10,12 @@ after the second it is written in: of two in one second only the later is left.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from firstfault.errors import FirstFaultError
@@ -19,6 +25,10 @@ from firstfault.serving.client import Answer, Client
 PATH = "/configure_logging"
 _FLUSH = {"text": "a", "rid": FLUSH_ID, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
 _FLUSH_SECONDS = 60.0
+WRITE_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+_STOP = b"."
+"""What a pickle ends with."""
 
 
 class CannotCapture(FirstFaultError):
@@ -54,6 +64,36 @@ async def switch_off(client: Client) -> str:
     finally:
         await _configure(client, {"dump_requests_folder": "", "dump_requests_threshold": 1000})
     return problem
+
+
+async def written(folder: Path, before: Collection[Path], seconds: float = WRITE_SECONDS) -> bool:
+    """Whether a whole new file is in a folder of this machine by now: the server answers before it has written it.
+
+    Args:
+        folder: that the server writes into.
+        before: files that were there already.
+        seconds: how long to wait for it.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        new = [path for path in dumps(folder) if path not in before]
+        if new and all(_is_whole(path) for path in new):
+            return True
+        if time.monotonic() >= until:
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def dumps(folder: Path) -> list[Path]:
+    """The dumps in a folder."""
+    return sorted(folder.glob("*.pkl"))
+
+
+def _is_whole(path: Path) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == _STOP
+    return False
 
 
 async def _configure(client: Client, settings: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
 from firstfault.cli.triage.options import Token
 from firstfault.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from firstfault.serving.client import Client
 
 URL_HELP = "The server, such as http://127.0.0.1:30000."
 DUMP_HELP = "Folder on the server's machine that it writes the requests into."
@@ -44,9 +47,10 @@ def command(
         raise UsageError("give --dump-requests DIR to switch it on, or --off to switch it off")
     client = Client(url, token=token, timeout=30.0)
     folder = dump_requests.absolute() if dump_requests is not None else None
-    if folder is not None and origin(url)[1] in ("127.0.0.1", "localhost", "::1"):
+    here = folder is not None and origin(url)[1] in ("127.0.0.1", "localhost", "::1")
+    if folder is not None and here:
         make_private(folder)
-    problem = asyncio.run(_capture(client, folder, seconds, threshold))
+    problem = asyncio.run(_capture(client, folder, seconds, threshold, here))
     if problem:
         tell(problem)
     if folder is not None:
@@ -54,17 +58,20 @@ def command(
     raise typer.Exit(ExitCode.INCOMPLETE if problem else ExitCode.OK)
 
 
-async def _capture(client: object, folder: Path | None, seconds: float | None, threshold: int) -> str:
-    from firstfault.serving.capture import switch_off, switch_on
-    from firstfault.serving.client import Client
+async def _capture(client: Client, folder: Path | None, seconds: float | None, threshold: int, here: bool) -> str:
+    from firstfault.serving.capture import dumps, switch_off, switch_on, written
 
-    assert isinstance(client, Client)
     async with client:
-        if folder is not None:
-            await switch_on(client, str(folder), threshold)
-            tell(f"the server saves requests into {folder}" + ("; Ctrl-C ends it" if seconds is None else ""))
-            await _wait(seconds)
-        return await switch_off(client)
+        if folder is None:
+            return await switch_off(client)
+        before = dumps(folder)
+        await switch_on(client, str(folder), threshold)
+        tell(f"the server saves requests into {folder}" + ("; Ctrl-C ends it" if seconds is None else ""))
+        await _wait(seconds)
+        problem = await switch_off(client)
+        if not problem and here and not await written(folder, before):
+            return f"the server has written no file into {folder}; see its log"
+        return problem
 
 
 async def _wait(seconds: float | None) -> None:

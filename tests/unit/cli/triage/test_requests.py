@@ -48,7 +48,7 @@ class Engine(BaseHTTPRequestHandler):
 
     posted: ClassVar[list[tuple[str, Any]]] = []
     configured_with = 200
-    key = ""
+    writes = True
 
     def do_GET(self) -> None:
         self.answer(200, {"data": [{"id": "tiny"}]})
@@ -60,6 +60,10 @@ class Engine(BaseHTTPRequestHandler):
             self.answer(self.configured_with, {})
         elif self.path == "/tokenize":
             self.answer(200, {"tokens": [len(word) for word in body["prompt"].split()]})
+        elif self.path == "/generate" and body.get("rid") == "firstfault-flush":
+            if (folder := self.posted[0][1].get("dump_requests_folder")) and self.writes:
+                threading.Timer(0.3, lambda: (Path(folder) / "dump.pkl").write_bytes(b"\x80\x04].")).start()
+            self.answer(200, {})
         elif self.path == "/generate":
             length = len(body.get("input_ids") or body.get("text", "").split())
             time.sleep(0.15 if length >= 7 else 0)
@@ -155,6 +159,17 @@ def test_a_capture_is_switched_on_flushed_and_off(triage: Any, engine: str, tmp_
     assert off["dump_requests_folder"] == ""
     assert folder.stat().st_mode & 0o777 == 0o700
     assert "no longer saves requests" in err
+    assert (folder / "dump.pkl").exists(), "it is over once the file is there"
+
+
+def test_a_capture_without_a_file_is_incomplete(
+    triage: Any, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "writes", False)
+    monkeypatch.setattr("firstfault.serving.capture.written.__defaults__", (0.1,))
+    status, _, err = triage("capture", engine, "--dump-requests", tmp_path / "dumps", "--for", "0")
+    assert status == 3
+    assert "has written no file" in err
 
 
 def test_a_capture_of_a_server_that_does_not_take_part(
