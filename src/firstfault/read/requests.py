@@ -44,8 +44,15 @@ def load(paths: Sequence[Path]) -> Loaded:
         UnreadableInput: a file cannot be read at all, or none holds a request.
     """
     found: Loaded | None = None
+    unread: list[str] = []
     for path in _files(paths):
-        saved = _read(path)
+        try:
+            saved = _read(path)
+        except UnreadableInput as error:
+            if path in paths:
+                raise
+            unread.append(str(error))  # a folder may hold other things
+            continue
         if found is None:
             found = Loaded(saved.opening)
         elif found.opening.ended is None and saved.opening.ended is not None:
@@ -54,7 +61,9 @@ def load(paths: Sequence[Path]) -> Loaded:
         found.health_checks += saved.health_checks
         found.problems += [f"{path}: {problem}" for problem in saved.problems]
     if found is None or not (found.requests or found.health_checks):
-        raise UnreadableInput(f"no requests in {', '.join(map(str, paths))}")
+        why = f": {unread[0]}" if unread else ""
+        raise UnreadableInput(f"no requests in {', '.join(map(str, paths))}{why}")
+    found.problems += unread
     found.requests = _each_once(found.requests)
     return found
 

@@ -96,7 +96,7 @@ def test_lines_of_other_tools_are_requests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("line", "why"), [
     (b'{"path": "/gen', "JSON"), (b"[]", "object"), (b'{"body": {}}', "path"), (b"\xff", "malformed"), (b"[" * 100_000, ""),
-    (b'{"path": "http://elsewhere/x", "body": {}}', "no path of an endpoint"), (b'{"path": "//elsewhere", "body": {}}', "no path"),
+    (b'{"path": "http://elsewhere/x", "body": {}}', "no path of an endpoint"), (b'{"path": "/update_weights_from_disk", "body": {}}', "no path"), (b'{"path": "//elsewhere", "body": {}}', "no path"),
     (b'{"path": "/a b\\n", "body": {}}', "no path"), (b'{"type": "requests", "schema": 99}', "newer"),
 ])  # fmt: skip
 def test_lines_that_are_none_are_told(tmp_path: Path, line: bytes, why: str) -> None:
@@ -110,6 +110,25 @@ def test_lines_that_are_none_are_told(tmp_path: Path, line: bytes, why: str) -> 
     path.write_bytes(line)
     with pytest.raises(UnreadableInput, match="holds no requests"):
         request_lines.read(path)
+
+
+def test_code_in_a_file_is_not_sent(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"path": "/generate", "body": {"text": "a", "custom_logit_processor": "80049"}}')
+    [request] = request_lines.read(path).requests
+    assert (request.body, request.omitted) == ({"text": "a"}, ["custom_logit_processor"])
+
+
+def test_other_files_in_a_folder_are_told(tmp_path: Path) -> None:
+    (tmp_path / "watch.jsonl").write_text('{"sample": 1}\n')
+    with pytest.raises(UnreadableInput, match=r"no requests in .*: .*watch\.jsonl holds no requests"):
+        load([tmp_path])
+    (tmp_path / "mine.jsonl").write_text('{"path": "/generate", "body": {}}\n')
+    loaded = load([tmp_path])
+    assert len(loaded.requests) == 1
+    assert len(loaded.problems) == 1
+    with pytest.raises(UnreadableInput):
+        load([tmp_path / "watch.jsonl", tmp_path / "mine.jsonl"])
 
 
 def test_many_bad_lines_are_counted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
 from firstfault.read.formats.request_dump import MOST_NAMED, Saved
-from firstfault.record.requests import SCHEMA_VERSION, Opening, Request, decode
+from firstfault.record.requests import CODE, ENDPOINTS, SCHEMA_VERSION, Opening, Request, decode
 
 LARGEST = 2**30
 LONGEST_LINE = 64 * 2**20
@@ -40,7 +40,7 @@ def read(path: Path) -> Saved:
             if isinstance(found, Request):
                 problem = _unusable(found)
                 problems += [f"line {number} {problem}"] if problem else []
-                requests += [] if problem else [found]
+                requests += [] if problem else [_without_code(found)]
             else:
                 opening = found
     if not requests:
@@ -52,7 +52,16 @@ def read(path: Path) -> Saved:
 
 
 def _unusable(request: Request) -> str:
-    """Why a request could not be sent: its path would lead elsewhere."""
-    if not request.path.startswith("/") or request.path.startswith("//") or not request.path.isprintable():
-        return "has no path of an endpoint; give one such as /generate"
+    """Why a request is not to be sent: a file must not reach what else the server has, or another one."""
+    if request.path not in ENDPOINTS:
+        return f"has no path of an endpoint that generates, such as /generate, but {request.path[:80]!r}"
     return ""
+
+
+def _without_code(request: Request) -> Request:
+    """A request without the fields that a server would run."""
+    found = CODE & request.body.keys()
+    if found:
+        request.body = {name: value for name, value in request.body.items() if name not in found}
+        request.omitted = sorted({*request.omitted, *found})
+    return request

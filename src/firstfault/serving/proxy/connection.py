@@ -18,8 +18,9 @@ from typing import Any
 import h11
 import httpx
 
+from firstfault.record.requests import ENDPOINTS
 from firstfault.serving.client import described
-from firstfault.serving.proxy.recorder import PATHS, Exchange, Writer
+from firstfault.serving.proxy.recorder import Exchange, Writer
 from firstfault.serving.proxy.upstream import Upstream, passed_on
 
 MOST_HEAD = 64 * 2**10
@@ -219,7 +220,7 @@ async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
 def _exchange(request: h11.Request, body: bytes, at: float) -> Exchange | None:
     """What is to be saved of a request; None for one that only passes through."""
     path = request.target.partition(b"?")[0].decode("ascii", "replace")
-    if request.method != b"POST" or path not in PATHS:
+    if request.method != b"POST" or path not in ENDPOINTS:
         return None
     try:
         return Exchange(path, body, at)

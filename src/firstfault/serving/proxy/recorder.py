@@ -23,11 +23,6 @@ from firstfault.record.requests import SCHEMA_VERSION, Opening, Request, encode
 from firstfault.record.sinks.append_file import AppendFile
 from firstfault.serving.answers import LONGEST_ERROR, Answering
 
-PATHS = (
-    "/generate", "/encode", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/responses",
-    "/v1/messages", "/v1/score", "/v1/rerank", "/rerank", "/score", "/pooling", "/classify", "/inference/v1/generate",
-)  # fmt: skip
-"""Endpoints that are saved; others only pass through."""
 MOST_WAITING = 10_000
 """Lines that wait for the disk."""
 DEEPEST = 40
