@@ -27,8 +27,9 @@ FLUSH_ID = "firstfault-flush"
 """Name of a request that only makes a server write down those before it."""
 
 ENDPOINTS = frozenset((
-    "/generate", "/encode", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/messages",
-    "/v1/score", "/v1/rerank", "/rerank", "/score", "/pooling", "/classify", "/inference/v1/generate",
+    "/generate", "/encode", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/responses",
+    "/v1/messages", "/v1/score", "/v1/rerank", "/rerank", "/score", "/pooling", "/classify",
+    "/inference/v1/generate",
 ))  # fmt: skip
 """That requests are saved of and sent to; what else a server has (weights, caches, sessions) a file may not ask for."""
 CODE = frozenset(("custom_logit_processor",))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Symptom(str, Enum):
-    """What counts as wrong."""
+    """What counts as wrong; named here once more, as each command's help would else load all that judges."""
 
     AUTO = "auto"
     FAILURE = "failure"

@@ -219,6 +219,21 @@ def test_a_length_is_found_from_the_command_line(triage: Any, engine: str, tmp_p
     assert len(json.loads(least.read_text().splitlines()[1])["body"]["input_ids"]) == 7
 
 
+def test_a_length_that_kills_the_server_is_found_with_a_new_server_each_time(triage: Any, tmp_path: Path) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    path = requests_file(tmp_path, 2, 12, state="unfinished")
+    status, out, err = triage(
+        "replay", path, "--base-url", f"http://127.0.0.1:{port}", "--launch", f"exec '{sys.executable}' '{TINY}' {port} 10",
+        "--log", tmp_path / "log", "--shrink", tmp_path / "least.jsonl", "--json",
+    )  # fmt: skip
+    assert status == 1, err
+    shrunk = json.loads(out)["shrunk"]
+    assert (shrunk["requests"], shrunk["prompt"], shrunk["unit"], shrunk["monotone"]) == (1, 10, "characters", True)
+    assert err.count("starting it again") >= 3
+
+
 def test_what_cannot_be_shrunk_is_refused_before_anything_is_sent(triage: Any, engine: str, tmp_path: Path) -> None:
     status, _, err = triage(
         "replay", requests_file(tmp_path, 2), "--base-url", engine, "--shrink", tmp_path / "l.jsonl"
@@ -300,6 +315,15 @@ def test_the_whole_way(triage: Any, engine: str, tmp_path: Path) -> None:
     assert {"before", "during", "requests.jsonl", "replayed.jsonl", "server.log"} <= {
         one.name for one in out_folder.iterdir()
     }
+
+
+def test_what_can_be_chosen_is_what_is_judged() -> None:
+    for symptom in options.Symptom:
+        assert options.criterion(symptom, None, None).symptom.value == symptom.value
+    for metric in options.Metric:
+        chosen = options.criterion(options.AUTO, metric, 1.0).metric
+        assert chosen is not None
+        assert chosen.value == metric.value
 
 
 def test_speed_and_spacing() -> None:
