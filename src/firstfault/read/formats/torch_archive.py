@@ -206,6 +206,25 @@ def add_statistics(path: Path, described: Mapping[str, schema.Tensor]) -> None:
         _guarded(path, lambda: add(*_opened(file)))
 
 
+def values(path: Path) -> dict[str, saved_tensor.Array]:
+    """The values of all tensors, by key.
+
+    Raises:
+        UnreadableInput: the archive is damaged, or holds values that numpy has no dtype for.
+    """
+
+    def read_them(archive: zipfile.ZipFile, folder: str) -> dict[str, saved_tensor.Array]:
+        found = {}
+        for key, saved in _read(archive, folder).tensors.items():
+            entry = _stored(archive, f"{folder}data/{saved.storage}")
+            with archive.open(entry) as storage:
+                found[key] = saved_tensor.values(saved, storage, 0, entry.file_size)
+        return found
+
+    with open_regular(path) as file:
+        return _guarded(path, lambda: read_them(*_opened(file)))
+
+
 def _guarded(path: Path, read_it: Callable[[], T]) -> T:
     """What ``read_it`` gives; whatever goes wrong in a damaged archive is one kind of error, with the path."""
     try:
