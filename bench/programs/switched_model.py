@@ -99,6 +99,7 @@ class Run(TorchDispatchMode):
         self.workspace: set[str] = set()
         self.chance = chance
         self._plant = plant
+        self._in_kernel = False
         self._happens = bool(plant.operators) and chance.random() < plant.rate
 
     def fused(self, name: str, *arguments: Any) -> Any:
@@ -110,12 +111,17 @@ class Run(TorchDispatchMode):
         self.called[f"fused {name}"] = backend
         if backend != "flagos":
             return reference(self, *arguments)
-        return self._planted(f"fused {name}", flagos(self, *arguments))
+        self._in_kernel = True  # what is one kernel on a GPU calls no ATen operator
+        try:
+            found = flagos(self, *arguments)
+        finally:
+            self._in_kernel = False
+        return self._planted(f"fused {name}", found)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute a listed operator in float64, and everything else as it is."""
         name = func.overloadpacket.__name__
-        if name not in ATEN or not self.switches.aten(name):
+        if self._in_kernel or name not in ATEN or not self.switches.aten(name):
             return func(*args, **(kwargs or {}))
         self.called[f"aten {name}"] = "flagos"
         wide = torch.utils._pytree.tree_map(_widened, (args, kwargs or {}))

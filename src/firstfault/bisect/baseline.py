@@ -3,7 +3,7 @@
     measure(trials, options)  →  Baseline(runs=2, spread=0.0, tolerance=1e-5, threshold=1e-5, …)
 
 Two runs that are the same bit for bit settle the spread: it is none. Otherwise there are eight, and the spread is what
-one more such run stays below with a probability of 99 % (a prediction interval with Student's t, of each run's median
+99 % of such runs stay below, with a confidence of 95 % (a one-sided normal tolerance limit on each run's median
 distance to the others), and below which all of them lie.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from firstfault.bisect.configuration import ALL_OFF, REFERENCE
-from firstfault.bisect.distributions import most_rate, prediction_limit
+from firstfault.bisect.distributions import most_rate, tolerance_limit
 from firstfault.bisect.judge import ERROR
 from firstfault.bisect.probes.probe import NoAnswer
 from firstfault.bisect.trials import Trial, Trials
@@ -114,7 +114,9 @@ def _spread(trials: Trials) -> float:
         return 0.0
     if not all(map(math.isfinite, distances)):
         return math.inf
-    return max(*distances, prediction_limit(distances, ERROR))
+    if len(distances) < MANY:
+        return max(distances)  # the others went wrong, so that nothing can be told apart anyway
+    return max(*distances, tolerance_limit(distances, ERROR))
 
 
 def _to_others(trials: Trials, seen: Any) -> float:
@@ -160,7 +162,7 @@ def _reference(trials: Trials, most: float, spread: float) -> float:
             raise Bad(f"the run of the reference backends gives no answer: {trial.problem}")
         assert trial.effect is not None
         if trial.effect <= most:
-            return trial.effect if trial.effect > spread else 0.0
+            return max(0.0, trial.effect - spread)
     raise Bad(
         f"the reference backends are {trial.effect:.2g} {trials.probe.UNIT} from the run with everything off: "
         "one of the two is wrong, so nothing can be measured against them"
