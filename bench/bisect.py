@@ -42,13 +42,14 @@ from firstfault.bisect.programs import files
 from firstfault.bisect.run import Asked, bisected
 from firstfault.bisect.trials import Variables
 
-HERE = Path(__file__).parent
-PROGRAM = HERE / "programs" / "switched_model.py"
-RESULTS = HERE / "results" / "bisect.md"
-OUT = "{dir}/logprobs.npz"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
 
-sys.path.insert(0, str(PROGRAM.parent))
-import switched_model
+from bench.programs import switched_model
+
+PROGRAM = ROOT / "bench" / "programs" / "switched_model.py"
+RESULTS = ROOT / "bench" / "results" / "bisect.md"
+OUT = "{dir}/logprobs.npz"
 
 FUSED = tuple(f"fused {name}" for name in switched_model.FUSED_CLASSES)
 ATEN = tuple(f"aten {name}" for name in sorted(switched_model.ATEN))

@@ -71,8 +71,8 @@ def measure(trials: Trials, options: Options) -> Baseline:
     known = options.tolerance if options.tolerance is not None else allowed.least
     spread = _spread(trials)
     _as_expected(trials, options, max(known, spread))
-    for trial, seen in right:
-        trial.effect = 0.0 if len(right) == 1 else _to_others(trials, seen)
+    for at, (trial, _) in enumerate(right):
+        trial.effect = _to_others(trials, at)
     natural = _reference(trials, max(spread, known if options.tolerance is not None else allowed.most), spread)
     tolerance = options.tolerance
     if tolerance is None:
@@ -109,7 +109,7 @@ def _differ(trials: Trials, right: Sequence[tuple[Trial, Any]], wrong: Sequence[
 
 
 def _spread(trials: Trials) -> float:
-    distances = [_to_others(trials, seen) for seen in trials.baseline] if len(trials.baseline) > 1 else [0.0]
+    distances = [_to_others(trials, at) for at in range(len(trials.baseline))]
     if max(distances) == 0:
         return 0.0
     if not all(map(math.isfinite, distances)):
@@ -119,10 +119,11 @@ def _spread(trials: Trials) -> float:
     return max(*distances, tolerance_limit(distances, ERROR))
 
 
-def _to_others(trials: Trials, seen: Any) -> float:
-    """The median distance of one run of the baseline to the others."""
-    others = [other for other in trials.baseline if other is not seen]
-    return statistics.median(trials.probe.effect(seen, other) for other in others)
+def _to_others(trials: Trials, at: int) -> float:
+    """The median distance of one run of the baseline to the others, 0 where there are none."""
+    seen = trials.baseline[at]
+    others = [*trials.baseline[:at], *trials.baseline[at + 1 :]]
+    return statistics.median(trials.probe.effect(seen, other) for other in others) if others else 0.0
 
 
 def _as_expected(trials: Trials, options: Options, allowed: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
