@@ -167,7 +167,9 @@ def once(model: switched_model.Model, plant: switched_model.Plant, chance: rando
     """Bisect a plant in this process."""
     probe = Logprobs(OUT)
     program = InProcess(model, plant, chance)
-    found = bisected(Asked(folder, ["switched_model"], program, probe, PLUGIN, {}, Options(), 2000), lambda trial: None)
+    found = bisected(
+        Asked(folder, ["switched_model"], program, probe, PLUGIN, {}, {}, Options(), 2000), lambda trial: None
+    )
     off, on = (_tokens(folder, found.steps, key) for key in ("all off", "fused all; aten all"))
     return Outcome(plant, found.verdict.value, [one.operators for one in found.culprits], found.runs, off == on)
 
@@ -184,7 +186,18 @@ def really(plant: switched_model.Plant, folder: Path) -> Outcome:
     """Bisect a plant by the command line, with a process for every run."""
     words = {"operators": plant.operators, "size": plant.size, "rate": plant.rate, "noise": plant.noise}
     program = [sys.executable, str(PROGRAM), "--out", OUT, "--plant", json.dumps(words)]
-    command = [sys.executable, "-m", "firstfault", "bisect", "precision", "--probe", f"logprobs:{OUT}", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "firstfault",
+        "bisect",
+        "precision",
+        "--probe",
+        f"logprobs:{OUT}",
+        "--json",
+        "--plugin",
+        "sglang",
+    ]
     command += ["--dir", str(folder), "--", *program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:

@@ -93,7 +93,7 @@ class Run(TorchDispatchMode):
     """
 
     def __init__(self, switches: Switches, plant: Plant, chance: random.Random) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.switches = switches
         self.called: dict[str, str] = {}
         self.workspace: set[str] = set()

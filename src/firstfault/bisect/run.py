@@ -39,6 +39,7 @@ class Asked:
         probe: what is looked at.
         plugin: whose variables switch the operators.
         environ: the user's environment.
+        always: what every run's environment has besides.
         options: tolerance, rate and operators.
         most: how many runs there may be.
     """
@@ -49,6 +50,7 @@ class Asked:
     probe: Probe
     plugin: Plugin
     environ: Mapping[str, str]
+    always: Mapping[str, str]
     options: Options
     most: int
 
@@ -82,7 +84,7 @@ def _searched(asked: Asked, journal: journals.Journal, tell: Callable[[Trial], N
     logs = asked.folder.absolute() / LOGS
 
     def variables(configuration: Configuration) -> Variables:
-        return asked.plugin.variables(configuration, search.universe, asked.environ)
+        return {**asked.always, **asked.plugin.variables(configuration, search.universe, asked.environ)}
 
     def records() -> dict[str, str]:
         logs.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)

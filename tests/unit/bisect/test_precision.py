@@ -26,7 +26,9 @@ BUDGET = {10: 12, 24: 15}
 
 def bisect(program: Planted, folder: Path, options: Options | None = None, most: int = 1000) -> Result:
     probe = Tensors("{dir}/out.json")
-    return bisected(Asked(folder, ["x"], program, probe, PLUGIN, {}, options or Options(), most), lambda trial: None)
+    return bisected(
+        Asked(folder, ["x"], program, probe, PLUGIN, {}, {}, options or Options(), most), lambda trial: None
+    )
 
 
 def blamed(found: Result) -> list[set[str]]:

@@ -26,7 +26,7 @@ def faults(*told: dict[str, Any]) -> str:
 
 
 def precision(folder: Path, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run("bisect", "precision", "--dir", folder / "bisection", *words, **options)
+    return run("bisect", "precision", "--plugin", "sglang", "--dir", folder / "bisection", *words, **options)
 
 
 def test_a_culprit_is_found_in_processes_of_their_own(tmp_path: Path) -> None:
@@ -58,7 +58,9 @@ def test_nothing_of_the_bisection_is_left_in_an_ordinary_run(tmp_path: Path) -> 
 def test_a_killed_bisection_goes_on_without_repeating_a_run(tmp_path: Path) -> None:
     slow = "import os, sys, time; time.sleep(0.15); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     program = [sys.executable, "-c", slow, *PLANTED[1:], faults({"with": ["aten_7"], "size": 0.01})]
-    words = command("bisect", "precision", "--dir", tmp_path / "bisection", *PROBE, "--json", "--", *program)
+    words = command(
+        "bisect", "precision", "--plugin", "sglang", "--dir", tmp_path / "bisection", *PROBE, "--json", "--", *program
+    )
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as first:
         assert first.stderr is not None
         for line in first.stderr:
@@ -77,7 +79,7 @@ def test_a_killed_bisection_goes_on_without_repeating_a_run(tmp_path: Path) -> N
 
 def test_interrupting_it_ends_the_run(tmp_path: Path) -> None:
     program = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-    words = command("bisect", "precision", "--dir", tmp_path / "bisection", "--", *program)
+    words = command("bisect", "precision", "--plugin", "sglang", "--dir", tmp_path / "bisection", "--", *program)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
         journal = tmp_path / "bisection" / "bisect.jsonl"
         deadline = time.monotonic() + 20
