@@ -375,7 +375,8 @@ class Model:
             for layer in self.layers:
                 x = self._layer(run, x, layer)
             x = run.fused("gemma_rms_norm", x, self.final)
-            return (x @ self.head).log_softmax(-1)
+            found: torch.Tensor = (x @ self.head).log_softmax(-1)
+            return found
 
     def _layer(self, run: Run, x: torch.Tensor, layer: dict[str, Any]) -> torch.Tensor:
         attended = self._attention(run, run.fused("rms_norm", x, layer["norm"]), layer)
@@ -395,7 +396,8 @@ class Model:
         scores = torch.bmm(q.transpose(0, 1), k.permute(1, 2, 0)) / math.sqrt(HEAD)
         later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
         mixed = torch.bmm(scores.masked_fill(later, -math.inf).softmax(-1), v.transpose(0, 1))
-        return mixed.transpose(0, 1).reshape(LENGTH, WIDTH) @ layer["o"]
+        found: torch.Tensor = mixed.transpose(0, 1).reshape(LENGTH, WIDTH) @ layer["o"]
+        return found
 
 
 def run_once(model: Model, environ: Mapping[str, str], plant: Plant, chance: random.Random) -> numpy.ndarray[Any, Any]:

@@ -8,6 +8,7 @@ where the weight that the sink should take is not given to the values.
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy
 
@@ -22,7 +23,7 @@ for variable, line in (
         Path(log).write_text(line if plugin else "")
 
 
-def attention(q, k, v, sink, applied):  # type: ignore[no-untyped-def]
+def attention(q: Any, k: Any, v: Any, sink: float, applied: bool) -> Any:
     weights = numpy.exp(q @ k.T / WIDTH**0.5)
     return weights @ v / (weights.sum() + applied * numpy.exp(sink))
 
@@ -31,7 +32,7 @@ made = numpy.random.default_rng(2)
 right = 0
 for question in range(QUESTIONS):
     q, k, v = (made.standard_normal(shape) for shape in (WIDTH, (LENGTH, WIDTH), (LENGTH, WIDTH)))
-    truth = attention(q, k, v, 3.0, 1)
+    truth = attention(q, k, v, 3.0, True)
     answer = attention(q, k, v, 3.0, backend != "flashinfer")
     right += question >= HARD and bool(numpy.allclose(answer, truth, rtol=1e-3))
 sys.stdout.write(f"GSM8K {right}/{QUESTIONS}\n")

@@ -8,6 +8,7 @@ cores round them.
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy
 
@@ -18,7 +19,7 @@ if log := os.environ.get("SGLANG_FLAGGEMS_LOG_PATH"):
     Path(log).write_text("".join(f"[DEBUG] flag_gems.ops.{name}.{name}: GEMS\n" for name in ("mm", "bmm", "addmm")))
 
 
-def product(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:  # type: ignore[type-arg]
+def product(a: Any, b: Any) -> Any:
     if tf32:
         a, b = ((x.view(numpy.uint32) + 0x1000 & 0xFFFFE000).view(numpy.float32) for x in (a, b))
     if off:
