@@ -27,6 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,11 +66,13 @@ class Kind:
         title: what it is called in the table.
         plant: makes one, by chance.
         searched: among how many operators a single culprit is, 0 where no bound on the runs is asked for.
+        real: whether it is bisected with processes of its own too.
     """
 
     title: str
     plant: Callable[[random.Random], switched_model.Plant]
     searched: int = 0
+    real: bool = True
 
     @property
     def bound(self) -> int | None:
@@ -96,9 +99,11 @@ KINDS = {
     "stochastic": Kind("30 % of runs", lambda chance: switched_model.Plant((chance.choice(FUSED + ATEN),), 0.05, 0.3)),
     "null": Kind("nothing planted", lambda chance: switched_model.Plant()),
     "noisy": Kind(
-        "one, in noise", lambda chance: switched_model.Plant((chance.choice(FUSED + ATEN),), _size(chance), noise=1e-5)
+        "one, in noise",
+        lambda chance: switched_model.Plant((chance.choice(FUSED + ATEN),), _size(chance), noise=1e-5),
+        real=False,
     ),
-    "noisy null": Kind("nothing, in noise", lambda chance: switched_model.Plant(noise=1e-5)),
+    "noisy null": Kind("nothing, in noise", lambda chance: switched_model.Plant(noise=1e-5), real=False),
 }
 
 
@@ -182,7 +187,7 @@ def _tokens(folder: Path, steps: Any, key: str) -> list[int]:
         return [int(token) for token in saved["logprobs"].argmax(-1)]
 
 
-def really(plant: switched_model.Plant, folder: Path) -> Outcome:
+def really(plant: switched_model.Plant) -> Outcome:
     """Bisect a plant by the command line, with a process for every run."""
     words = {"operators": plant.operators, "size": plant.size, "rate": plant.rate, "noise": plant.noise}
     program = [sys.executable, str(PROGRAM), "--out", OUT, "--plant", json.dumps(words)]
@@ -198,12 +203,20 @@ def really(plant: switched_model.Plant, folder: Path) -> Outcome:
         "--plugin",
         "sglang",
     ]
-    command += ["--dir", str(folder), "--", *program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        command += ["--dir", str(Path(folder) / "bisection"), "--", *program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
-        raise SystemExit(done.stderr)
+        raise RuntimeError(done.stderr)
     found = json.loads(done.stdout)
     return Outcome(plant, found["verdict"], [one["operators"] for one in found["culprits"]], found["runs"])
+
+
+def real_ones(names: Iterable[str], seed: int) -> dict[str, Future[Outcome]]:
+    """Bisections by the command line, two at a time."""
+    pool = ThreadPoolExecutor(2)
+    plants = {name: KINDS[name].plant(random.Random(f"{seed} {name}")) for name in names if KINDS[name].real}
+    return {name: pool.submit(really, plant) for name, plant in plants.items()}
 
 
 def document(tallies: Iterable[Tally], facts: dict[str, str]) -> str:
@@ -254,6 +267,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = switched_model.Model()
     tallies = []
+    real = {} if given.no_processes else real_ones(given.kinds.split(","), given.seed)
     for name in given.kinds.split(","):
         tally = Tally(KINDS[name])
         tallies.append(tally)
@@ -265,10 +279,10 @@ def main() -> None:
             if not tally.outcomes[-1].right:
                 print(f"{name}: {tally.outcomes[-1]}", file=sys.stderr)
         tally.seconds = time.monotonic() - began
-        if not given.no_processes:
-            with tempfile.TemporaryDirectory() as folder:
-                tally.real = really(tally.kind.plant(random.Random(f"{given.seed} {name}")), Path(folder) / "bisection")
         print(_row(tally), file=sys.stderr)
+    for tally, name in zip(tallies, given.kinds.split(","), strict=True):
+        tally.real = real[name].result() if name in real else None
+        print(f"{name}: {tally.real}", file=sys.stderr)
     small = [one for tally in tallies if tally.kind is KINDS["small"] for one in tally.outcomes]
     same = sum(one.tokens for one in small)
     facts = {
