@@ -247,15 +247,34 @@ class Precision:
         while True:
             try:
                 found = self._one()
-                if self._holds(found, whole):
-                    return found
             except Inconsistent:
-                pass
-            self._distrust_runs()
+                self._distrust_runs()
+                continue
+            if self._distrust:
+                if self._each_is_needed(found):
+                    return found
+            elif self._holds(found, whole):
+                return found
+            else:
+                self._distrust_runs()
+
+    def _each_is_needed(self, found: Found) -> bool:
+        """Whether a set of several is good without any one of them, looked at twice as long as for saying so.
+
+        One configuration that was good by chance is enough to take an operator along that has nothing to do with it.
+        """
+        for each in found.operators if len(found.operators) > 1 else ():
+            rest = self._configuration(found.layer, [other for other in found.operators if other != each])
+            while len(self.effects(rest)) < 2 * self.judge.good_runs:
+                self._run(rest, "is each needed")
+            self.decided.pop(rest, None)
+            if self._bad(rest, "is each needed"):
+                return False
+        return True
 
     def _holds(self, found: Found, whole: Configuration) -> bool:
         """Whether the runs so far agree with it; one that fails only together is looked at harder."""
-        if self._distrust or not found.operators:
+        if not found.operators:
             return True
         if len(found.operators) > 1:
             while len(self.shows(found.operators)) < SURE_RUNS:

@@ -38,8 +38,9 @@ def test_a_rare_fault_takes_thirteen_good_runs() -> None:
     assert judge.verdict([0.0] * 12 + [1.0]) is True
 
 
-def test_the_first_decision_stands() -> None:
-    assert Judge(0.5, 0.0, 0.3).verdict([0.0] * 13 + [1.0]) is False
+def test_an_outlier_is_proof_however_late_where_chance_is_out() -> None:
+    assert Judge(0.5, 0.0, 0.3).verdict([0.0] * 30 + [1.0]) is True
+    assert Judge(0.5, 0.01, 0.3).verdict([0.0] * 30 + [1.0]) is False
 
 
 @pytest.mark.parametrize(("false_rate", "fault_rate"), [(0.0, 0.3), (0.01, 0.3), (0.05, 0.5)])
