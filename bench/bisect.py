@@ -36,7 +36,7 @@ import torch
 
 from firstfault import __version__
 from firstfault.bisect.backends.sglang_fl import PLUGIN
-from firstfault.bisect.precision import Options
+from firstfault.bisect.options import Options
 from firstfault.bisect.probes.logprobs import Logprobs
 from firstfault.bisect.probes.probe import Output
 from firstfault.bisect.programs import files

@@ -13,16 +13,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firstfault.bisect.configuration import ALL_OFF, REFERENCE
 from firstfault.bisect.distributions import most_rate, tolerance_limit
 from firstfault.bisect.judge import ERROR
+from firstfault.bisect.options import Options
 from firstfault.bisect.probes.probe import NoAnswer
 from firstfault.bisect.trials import Trial, Trials
-
-if TYPE_CHECKING:
-    from firstfault.bisect.precision import Options
 
 FEW, MANY = 2, 8
 NATURAL = 3.0

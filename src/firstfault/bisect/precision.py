@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from firstfault.bisect import configuration as configurations
 from firstfault.bisect.baseline import Bad, Baseline, measure
@@ -33,6 +32,7 @@ from firstfault.bisect.configuration import (
 )
 from firstfault.bisect.distributions import least_rate, most_rate
 from firstfault.bisect.judge import ALWAYS, Judge
+from firstfault.bisect.options import Options
 from firstfault.bisect.result import Verdict
 from firstfault.bisect.search import Inconsistent, minimal_set, reduced
 from firstfault.bisect.trials import OutOfRuns, Trial, Trials
@@ -45,25 +45,6 @@ of 30 % would show in as many with a probability of 0.8 %."""
 ADDED = 0.3
 """Which part of a set's effect is left without any one member, where the members only add up."""
 BOTH, PLUGIN = "fused and aten", "plugin"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user has said.
-
-    Attributes:
-        expected: an observation that is known to be right, if there is one.
-        tolerance: the effect that right implementations may show; None for what the probe takes.
-        rate: the lowest rate at which a fault is to be found.
-        universe: the operators to search; those of a layer that is empty are read from the logs of a run.
-        precision_variables: variables of the environment that change how precisely everything computes.
-    """
-
-    expected: Any = None
-    tolerance: float | None = None
-    rate: float = 0.3
-    universe: Universe = field(default_factory=Universe)
-    precision_variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from pathlib import Path
 from firstfault.bisect import journal as journals
 from firstfault.bisect.backends.plugin import USE_FLAGGEMS, Plugin
 from firstfault.bisect.configuration import Configuration
-from firstfault.bisect.precision import Options, Precision
+from firstfault.bisect.options import Options
+from firstfault.bisect.precision import Precision
 from firstfault.bisect.probes.probe import Probe
 from firstfault.bisect.report import Facts, result
 from firstfault.bisect.result import Result

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from firstfault.bisect.backends.sglang_fl import PLUGIN
 from firstfault.bisect.configuration import Universe
-from firstfault.bisect.precision import Options
+from firstfault.bisect.options import Options
 from firstfault.bisect.probes.tensors import Tensors
 from firstfault.bisect.result import Result, Verdict
 from firstfault.bisect.run import Asked, bisected

@@ -70,7 +70,7 @@ def command(
     where chance is too large to tell, 2 for wrong usage. Interrupted, it goes on when it is typed again with its --dir.
     """
     from firstfault.bisect.configuration import Universe
-    from firstfault.bisect.precision import Options
+    from firstfault.bisect.options import Options
     from firstfault.bisect.precision_variables import in_force
     from firstfault.bisect.probes.parse import parse
     from firstfault.bisect.programs.script import Script
