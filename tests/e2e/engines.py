@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -129,7 +130,7 @@ def serving(
         environ: variables to add.
         options: of the server's command line, to add; of two that are the same the last holds.
     """
-    port = _free_port()
+    port = free_port()
     home = log.parent / "home"
     home.mkdir(exist_ok=True)
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("FIRSTFAULT", "PYTHON"))}
@@ -152,6 +153,13 @@ def serving(
         yield server
     finally:
         _stop(process)
+
+
+def launch_line(engine: str, port: int, environ: Mapping[str, str]) -> str:
+    """What a shell starts an engine with, that needs nothing of the shell's own environment."""
+    path = f"{python(engine).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = _ENVIRONMENT | _OWN_ENVIRONMENT[engine] | {"PATH": path} | dict(environ)
+    return shlex.join(["exec", "env", *(f"{name}={value}" for name, value in variables.items()), *_words(engine, port)])
 
 
 def _words(engine: str, port: int) -> list[str]:
@@ -207,7 +215,8 @@ def _command(pid: int) -> str:
     return ""
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens at."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])

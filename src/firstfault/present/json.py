@@ -6,19 +6,11 @@ import re
 
 import msgspec
 
-from firstfault.diagnose.comparison import Comparison
-from firstfault.diagnose.report import Report
-from firstfault.diagnose.serving.comparison import Comparison as BundleComparison
-from firstfault.diagnose.serving.handover import Path
-from firstfault.diagnose.serving.kernels import Kernels
-from firstfault.diagnose.serving.triage import Summary
-from firstfault.diagnose.trace import Trace
-
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e\n]")
 _NOT_IN_SCRIPT = re.compile(r"[^\x20-\x7e]|[<>&]")
 
 
-def render(answer: Report | Trace | Comparison | Summary | BundleComparison | Path | Kernels) -> str:
+def render(answer: msgspec.Struct) -> str:
     """The whole answer, indented."""
     return plain(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
 

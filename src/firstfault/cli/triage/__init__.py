@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from firstfault.cli.triage import collect, diff, next, summarize, watch  # noqa: A004
+from firstfault.cli.triage import (
+    capture,
+    collect,
+    diff,
+    next,  # noqa: A004
+    proxy,
+    replay,
+    requests,
+    run,
+    summarize,
+    watch,
+)
 
-COMMANDS: tuple[ModuleType, ...] = (collect, summarize, diff, watch, next)
+COMMANDS: tuple[ModuleType, ...] = (collect, summarize, diff, watch, capture, proxy, requests, replay, next, run)
 """One file a command, in the order in which an incident goes."""
