@@ -134,20 +134,19 @@ class Policy:
         rest = (kind.value for kind in DEFAULT_ORDERS[self.prefer])
         return (*asked, *(kind for kind in rest if kind not in asked))
 
-    def dispatches(self, layer: str, op: str) -> str:
-        """Why calls of a layer class are not dispatched; empty where they are.
+    def dispatches(self, *names: str) -> str:
+        """Why calls of a layer are not dispatched; empty where they are.
 
         Args:
-            layer: the class, as ``SiluAndMul``; the lists may name it or its operator.
-            op: its operator.
+            names: what the lists may call it: its class, those that it inherits from, its operator.
         """
         if not self.active:
             return "no variable asks for it"
         if not self.fused:
             return "SGLANG_FL_OOT_ENABLED=0"
-        if self.fused_only is not None and not {layer, op} & self.fused_only:
+        if self.fused_only is not None and not self.fused_only.intersection(names):
             return "not in SGLANG_FL_OOT_WHITELIST"
-        return "in the blacklist of fused operators" if {layer, op} & self.fused_not else ""
+        return "in the blacklist of fused operators" if self.fused_not.intersection(names) else ""
 
     def vendor_refused(self, names: Iterable[str]) -> str:
         """Why a vendor is not taken; empty where it is.
@@ -203,6 +202,44 @@ def current() -> Policy:
     except SettingError as error:
         tell(f"{error}. Operators keep the backends that they have.")
         return Policy()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is asked of shadow comparisons.
+
+    Attributes:
+        recording: where they go; None for none.
+        ops: shell-style patterns of what is compared; all where there are none.
+        tolerance: of the error, in place of each dtype's own.
+    """
+
+    recording: Path | None = None
+    ops: tuple[str, ...] = ()
+    tolerance: float | None = None
+
+
+def asked_shadow(environ: Mapping[str, str]) -> Compared:
+    """Read what is asked of shadow comparisons.
+
+    Raises:
+        SettingError: the tolerance is no positive number.
+    """
+    folder = environ.get("FIRSTFAULT_SHADOW", "")
+    ops = tuple(word.strip() for word in environ.get("FIRSTFAULT_SHADOW_OPS", "").split(",") if word.strip())
+    return Compared(Path(folder) if folder else None, ops, _tolerance(environ.get("FIRSTFAULT_SHADOW_TOLERANCE", "")))
+
+
+def _tolerance(value: str) -> float | None:
+    if not value:
+        return None
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise SettingError(f"FIRSTFAULT_SHADOW_TOLERANCE={value!r} is no tolerance; accepted: a number above 0")
+    return found
 
 
 def variables_set(environ: Mapping[str, str]) -> list[str]:
@@ -283,9 +320,8 @@ def _blacklist(only: frozenset[str] | None, given: frozenset[str] | None, from_f
 
 def _exclusive(look: _Lookup, first: str, one: object, second: str, other: object) -> None:
     if one is not None and other is not None:
-        raise SettingError(
-            f"{look.source(first)} and {look.source(second)} exclude each other: set the list of what is taken, or the other"
-        )
+        both = f"{look.source(first)} and {look.source(second)}"
+        raise SettingError(f"{both} exclude each other: list what is taken, or what is not")
 
 
 def _from_file(policy: Policy, path: str) -> Policy:

@@ -49,6 +49,9 @@ def _attach():
         if sys.version_info < (3, 10):
             raise ImportError("firstfault needs Python 3.10 or later")
         _bootstrap().attach()
+        from firstfault.dispatch import bootstrap as backends
+
+        backends.attach()
     except Exception as error:
         _say_unseen("%s: %s" % (type(error).__name__, error))
 

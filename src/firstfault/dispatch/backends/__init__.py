@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firstfault.dispatch.policy import Kind
-
 if TYPE_CHECKING:
     from firstfault.dispatch.registry import Registry
 
 
 def add_all(registry: Registry) -> None:
     """Add every backend, whether or not it is available here."""
-    from firstfault.dispatch.backends import reference
-    from firstfault.dispatch.operators import OPERATORS
-    from firstfault.dispatch.registry import Backend
+    from firstfault.dispatch.backends import flag_gems, flashinfer, reference, sgl_kernel, torch_fused, triton, vllm
 
-    for op in OPERATORS:
-        registry.add(Backend(op, Kind.REFERENCE, "reference", getattr(reference, op)))
+    for module in (reference, flag_gems, triton, sgl_kernel, flashinfer, vllm, torch_fused):
+        module.add(registry)

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as nnf
 
+from firstfault.dispatch.operators import OPERATORS
+from firstfault.dispatch.policy import Kind
+from firstfault.dispatch.registry import Backend, Registry
+
 
 def wide(x: torch.Tensor) -> torch.Tensor:
     """A tensor in the precision that is computed in."""
@@ -160,3 +164,9 @@ def fused_moe(
         given = inner @ wide(w2[expert]).T
         total.index_add_(0, token, given * topk_weights[token, place].to(given.dtype).unsqueeze(1))
     return total.to(hidden.dtype)
+
+
+def add(registry: Registry) -> None:
+    """Add a reference for every operator."""
+    for op in OPERATORS:
+        registry.add(Backend(op, Kind.REFERENCE, "reference", globals()[op]))
