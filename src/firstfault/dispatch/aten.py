@@ -55,12 +55,14 @@ class Replacement:
         run: what runs instead.
         native: torch's own kernel, which takes a set of dispatch keys first; None where it has none for this key.
         overload: the operator.
+        key: the dispatch key that it is replaced for.
     """
 
     named: Named
     run: Callable[..., Any]
     native: Callable[..., Any] | None
     overload: Any
+    key: str
 
 
 Watcher = Callable[[Replacement, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -123,7 +125,7 @@ class Replacer:
         try:
             overload = _overload(op)
             native = _native(op, key)
-            replacement = Replacement(Named(op, described(function)), function, native, overload)
+            replacement = Replacement(Named(op, described(function)), function, native, overload, key)
             assert self._library is not None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, which says once that a kernel is replaced
@@ -139,7 +141,7 @@ class Replacer:
 
         def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
             if inside.native and native is not None:
-                return native(keys, *args, **kwargs)
+                return native(keys, *as_tensors(replacement.overload, args), **kwargs)
             if inside.aten or inside.backend:
                 return run(*args, **kwargs)
             inside.aten += 1
@@ -240,6 +242,29 @@ def names(op: str, function: Callable[..., Any]) -> set[str]:
 def _overload(op: str) -> Any:
     name, _, overload = op.partition(".")
     return getattr(getattr(torch.ops.aten, name), overload or "default")
+
+
+def as_tensors(overload: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments as torch's own kernels take them: no plain number where a tensor is declared.
+
+    Python gives ``x + 2.5`` as that. A tensor of no dimensions takes part in the result's dtype as a number does, as
+    long as it is of no higher kind than it.
+    """
+    if not any(type(value) in _NUMBERS for value in args):
+        return args
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    real = torch.float64 if any(tensor.is_floating_point() for tensor in tensors) else torch.get_default_dtype()
+    dtypes = {bool: torch.bool, int: torch.int64, float: real, complex: torch.complex64}
+    declared = overload._schema.arguments
+    return tuple(
+        torch.tensor(value, dtype=dtypes[type(value)])
+        if type(value) in _NUMBERS and index < len(declared) and declared[index].type.kind() == "TensorType"
+        else value
+        for index, value in enumerate(args)
+    )
+
+
+_NUMBERS = (bool, int, float, complex)
 
 
 def _native(op: str, key: str) -> Callable[..., Any] | None:

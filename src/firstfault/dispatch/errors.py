@@ -16,10 +16,10 @@ import torch
 TOLERANCES = {
     torch.float64: 1e-12,
     torch.float32: 2e-5,
-    torch.float16: 4 * 2.0**-10,
-    torch.bfloat16: 4 * 2.0**-7,
+    torch.float16: 2 * 2.0**-10,
+    torch.bfloat16: 2 * 2.0**-7,
 }
-"""Of the error: a few roundings of the dtype, and of float32 what sums of thousands of terms in other orders make."""
+"""Of the error: two units of the last place, and of float32 what sums of thousands of terms in other orders make."""
 
 EXACT = 0.0
 """Tolerance of integers and truth values."""
@@ -33,7 +33,8 @@ class Difference:
         max_abs: the largest difference of two values.
         relative: norm of the difference over norm of what was expected.
         cosine: of the two as vectors.
-        ulp: the largest difference in units of the last place of what was expected.
+        ulp: the largest difference in units of the last place of what was expected, or of its root mean square where
+            that is larger: of sums that cancel, the last place says nothing.
         error: see the module; infinite where one side alone is not finite, or shapes are not equal.
         tolerance: what the error may be.
         why: what is wrong where it is more than a difference.
@@ -133,8 +134,8 @@ def _measures(got: torch.Tensor, expected: torch.Tensor, units: tuple[float, flo
     a, b = torch.where(finite, got, zero), torch.where(finite, expected, zero)
     apart = (a - b).abs()
     magnitude = b.abs()
-    place = torch.pow(2.0, torch.floor(torch.log2(magnitude.clamp(min=smallest)))) * eps
     scale = b.square().sum().div(finite.sum().clamp(min=1)).sqrt()
+    place = torch.pow(2.0, torch.floor(torch.log2(torch.maximum(magnitude, scale).clamp(min=smallest)))) * eps
     norm = b.norm()
     tiny = torch.finfo(torch.float64).tiny
     cosine = torch.where(

@@ -26,7 +26,7 @@ class Shadowed(msgspec.Struct, omit_defaults=True):
         max_abs: the largest difference of two values.
         relative: the largest norm of the difference over that of the reference.
         cosine: the smallest cosine between the two.
-        ulp: the largest difference in units of the reference's last place.
+        ulp: the largest difference in units of the last place of the reference, or of its root mean square.
         error: the largest difference over the reference's value and mean magnitude, which the tolerance bounds.
         past: how many calls were past their tolerance.
         first_past: the first of them, as a count of calls of this operator and backend; 0 for none.

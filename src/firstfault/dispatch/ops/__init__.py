@@ -76,9 +76,9 @@ def addmm(bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, *, beta: float =
     return (product if beta == 0 else beta * bias.double() + product).to(x.dtype)
 
 
-def add_(x: torch.Tensor, y: torch.Tensor, *, alpha: float = 1) -> torch.Tensor:
-    """``x += alpha · y``."""
-    return x.copy_(x.double() + alpha * y.double())
+def add_(x: torch.Tensor, y: torch.Tensor | float, *, alpha: float = 1) -> torch.Tensor:
+    """``x += alpha · y``; a plain number comes as that."""
+    return x.copy_(x.double() + alpha * (y.double() if isinstance(y, torch.Tensor) else y))
 
 
 OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
