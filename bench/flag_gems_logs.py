@@ -172,7 +172,7 @@ def engine_runs(bench: Bench, model: Path) -> list[str]:
     running = {}
     for name, variables in configurations.items():
         environ = bench.environ(**variables)
-        hook, _, rest = environ["PYTHONPATH"].partition(os.pathsep)  # the plugin alone is to do it
+        _, _, rest = environ["PYTHONPATH"].partition(os.pathsep)  # the plugin alone is to do it
         environ["PYTHONPATH"] = os.pathsep.join([str(plugins), rest])
         running[name] = subprocess.Popen(
             words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -73,7 +73,9 @@ def test_arguments_that_do_not_fit_are_passed_over(filled: Registry) -> None:
 
 
 def test_an_operator_without_backends_says_so(filled: Registry) -> None:
-    with pytest.raises(NoBackend, match=r"no backend for other=flagos\|vendor\|reference \(no backend is of that kind\)"):
+    with pytest.raises(
+        NoBackend, match=r"no backend for other=flagos\|vendor\|reference \(no backend is of that kind\)"
+    ):
         filled.resolve("other", Policy(active=True))
 
 
@@ -89,7 +91,9 @@ def test_every_operator_has_a_reference_and_one_of_ours_or_of_flag_gems() -> Non
         assert registry().reference(op) is not None
 
 
-def test_others_add_backends_by_entry_points(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_others_add_backends_by_entry_points(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     class Point:
         def load(self) -> object:
             return lambda found: found.add(backend(Kind.VENDOR, "vendor.theirs", ("theirs",)))

@@ -48,16 +48,19 @@ def mean(
 
 def _count(x: torch.Tensor, dim: Sequence[int] | None) -> int:
     count = 1
-    for index in dim or range(x.ndim):
+    for index in (dim or range(x.ndim)) if x.ndim else ():
         count *= x.shape[index]
     return count
 
 
 def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """Powers of e over their sum."""
-    wide = x.double()
+    wide = x.double().reshape(x.shape or (1,))  # a plain number has dimension 0 too
+    if not wide.numel():
+        return torch.empty_like(x, dtype=torch.float32 if half_to_float else x.dtype)
     powers = (wide - wide.amax(dim, keepdim=True)).exp()
-    return (powers / powers.sum(dim, keepdim=True)).to(torch.float32 if half_to_float else x.dtype)
+    shares = powers / powers.sum(dim, keepdim=True)
+    return shares.reshape(x.shape).to(torch.float32 if half_to_float else x.dtype)
 
 
 def mm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
