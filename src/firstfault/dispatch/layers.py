@@ -24,7 +24,7 @@ class Unfit(Exception):
     """This call is not what the operator does; the module's own forward runs."""
 
 
-def _refuse(module: Any, *flags: str, **given: Any) -> None:
+def refuse(module: Any, *flags: str, **given: Any) -> None:
     """Refuse a module with any of these attributes set, or a call with any of these arguments."""
     for name in flags:
         if getattr(module, name, None):
@@ -44,13 +44,13 @@ def _attribute(module: Any, *names: str) -> Any:
 
 def silu_and_mul(module: Any, x: torch.Tensor, **given: Any) -> torch.Tensor:
     """``SiluAndMul.forward(x)``."""
-    _refuse(module, **given)
+    refuse(module, **given)
     return call("silu_and_mul", x, layer=type(module).__name__)  # type: ignore[no-any-return]
 
 
 def gelu_and_mul(module: Any, x: torch.Tensor, **given: Any) -> torch.Tensor:
     """``GeluAndMul.forward(x)``."""
-    _refuse(module, **given)
+    refuse(module, **given)
     approximate = getattr(module, "approximate", "tanh")
     return call("gelu_and_mul", x, approximate, layer=type(module).__name__)  # type: ignore[no-any-return]
 
@@ -59,11 +59,11 @@ def rms_norm(
     module: Any, x: torch.Tensor, residual: Any = None, post_residual_addition: Any = None, **given: Any
 ) -> Any:
     """``RMSNorm.forward(x, residual=None)``; with a residual, the norm of the sum and the sum."""
-    _refuse(module, "cast_x_before_out_mul", "fp32_residual", "variance_size_override", "override_orig_dtype", **given)
-    _refuse(module, "_quant_linear", "x_pad_to_multiple")
+    refuse(module, "cast_x_before_out_mul", "fp32_residual", "variance_size_override", "override_orig_dtype", **given)
+    refuse(module, "_quant_linear", "x_pad_to_multiple")
     weight, eps = _attribute(module, "weight"), _attribute(module, "variance_epsilon", "eps")
     if residual is None:
-        _refuse(module, post_residual_addition=post_residual_addition)
+        refuse(module, post_residual_addition=post_residual_addition)
         return call("rms_norm", x, weight.detach(), eps, layer=type(module).__name__)
     if post_residual_addition is not None:
         residual = residual + post_residual_addition
@@ -74,10 +74,10 @@ def gemma_rms_norm(
     module: Any, x: torch.Tensor, residual: Any = None, post_residual_addition: Any = None, **given: Any
 ) -> Any:
     """``GemmaRMSNorm.forward(x, residual=None)``; with a residual, the norm of the rounded sum and that sum."""
-    _refuse(module, **given)
+    refuse(module, **given)
     weight, eps = _attribute(module, "weight"), _attribute(module, "variance_epsilon", "eps")
     if residual is None:
-        _refuse(module, post_residual_addition=post_residual_addition)
+        refuse(module, post_residual_addition=post_residual_addition)
         return call("gemma_rms_norm", x, weight.detach(), eps, layer=type(module).__name__)
     if post_residual_addition is not None:
         residual = residual + post_residual_addition
@@ -95,7 +95,7 @@ def rotary_embedding(
     module: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, offsets: Any = None, **given: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``RotaryEmbedding.forward(positions, query, key, offsets=None)``."""
-    _refuse(module, **given)
+    refuse(module, **given)
     if positions.ndim != 1 or key is None:
         raise Unfit("positions of more dimensions")
     if offsets is not None:
@@ -112,7 +112,7 @@ def mrotary_embedding(
     module: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``MRotaryEmbedding.forward(positions, query, key)``; text alone has one row of positions for all axes."""
-    _refuse(module, "mrope_interleaved_glm", **given)
+    refuse(module, "mrope_interleaved_glm", **given)
     if positions.ndim == 1:
         positions = positions.expand(3, -1)
     cos, sin = _attribute(module, "cos_sin_cache").to(query.device).chunk(2, dim=-1)

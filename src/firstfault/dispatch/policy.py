@@ -256,6 +256,11 @@ def _asked_for(environ: Mapping[str, str]) -> bool:
     return bool(variables_set(environ))
 
 
+def twin(name: str) -> str:
+    """The neutral name of one of the plugin's variables; itself where it has none."""
+    return _TWIN_OF.get(name, name)
+
+
 _TWIN_OF = {theirs: ours for ours, theirs in DISPATCH_TWINS.items()}
 
 
@@ -270,8 +275,8 @@ class _Lookup:
 
     def source(self, name: str) -> str:
         """The name that the value stands under."""
-        twin = _TWIN_OF.get(name, name)
-        return twin if twin in self._environ else name
+        neutral = twin(name)
+        return neutral if neutral in self._environ else name
 
     def read(self, name: str, convert: Callable[[str, str], Any], otherwise: Any) -> Any:
         """The value, converted; ``otherwise`` where it is not set."""
