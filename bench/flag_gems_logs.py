@@ -77,6 +77,8 @@ def main() -> None:
     if chosen.sglang is not None:
         lines += engine_runs(bench, chosen.sglang)
     lines += sweep(bench)
+    if bench.device == "cuda":
+        lines += large_state(bench)
     lines.append(f"\nAll of it took {time.monotonic() - began:.0f} s.")
     page = "\n".join(lines) + "\n"
     (out / "flag_gems.md").write_text(page)
@@ -256,6 +258,20 @@ def _start(bench: Bench, environ: dict[str, str], folder: Path, shard: int, end:
         stderr=errors,
         text=True,
     )
+
+
+def large_state(bench: Bench) -> list[str]:
+    """A state beyond 2**31 elements written by rows, as in FlagGems' issue 6411."""
+    folder = bench.out / "large"
+    environ = bench.environ(
+        SGLANG_FL_OOT_ENABLED="0",
+        SGLANG_FL_FLAGOS_WHITELIST="index_put,index_put_,_index_put_impl_",
+        FIRSTFAULT_SHADOW=str(folder),
+    )
+    words = [sys.executable, str(PROGRAMS / "large_state.py")]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
+    said = done.stdout.strip() if done.returncode == 0 else f"failed: {done.stderr.strip().splitlines()[-1:]}"
+    return ["\n## Rows of a state beyond 2**31 elements\n", f"    {said}\n", *_compared(folder, only_bad=False)]
 
 
 def _sweep_head(bench: Bench, folder: Path, log: Path, replaced: int, complete: int) -> list[str]:

@@ -61,15 +61,14 @@ def _run(words: list[str], ops: str, tolerance: float | None, folder: Path | Non
     from firstfault.settings import Level
     from firstfault.tools import runner
 
-    chosen = session.chosen(os.environ, level=Level.OFF, folder=folder)
-    recording = session.create(chosen, words)
     asked = {
-        "FIRSTFAULT_SHADOW": str(recording.folder.absolute()),
         "FIRSTFAULT_SHADOW_OPS": ops,
         "FIRSTFAULT_SHADOW_TOLERANCE": "" if tolerance is None else str(tolerance),
     }
     environ = session.with_hook(os.environ) | asked
     _check(environ)
+    recording = session.create(session.chosen(os.environ, level=Level.OFF, folder=folder), words)
+    environ["FIRSTFAULT_SHADOW"] = str(recording.folder.absolute())
     own_output = os.dup(1)
     try:
         if json:

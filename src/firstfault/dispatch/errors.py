@@ -21,6 +21,9 @@ TOLERANCES = {
 }
 """Of the error: two units of the last place, and of float32 what sums of thousands of terms in other orders make."""
 
+LARGEST_WHOLE = 2**27
+"""Values of a tensor whose numbers are of all of it; of a larger one they are of those that differ alone."""
+MOST_DIFFERING = 2**22
 EXACT = 0.0
 """Tolerance of integers and truth values."""
 
@@ -100,14 +103,23 @@ def difference(
             allowed,
             f"shape {tuple(got.shape)}, not {tuple(expected.shape)}",
         )
-    if got.numel() == 0:
+    if torch.equal(got, expected):
         return Difference(tolerance=allowed)
+    count, (got, expected) = got.numel(), _differing(got, expected)
     numbers = _measures(_wide(got), _wide(expected), _units(coarsest))
     max_abs, relative_norm, cosine, ulp, error, broken = numbers
-    why = f"{int(broken)} of {got.numel()} values are NaN or infinite on one side alone" if broken else ""
+    why = f"{int(broken)} of {count} values are NaN or infinite on one side alone" if broken else ""
     if broken:
         error = math.inf
     return Difference(max_abs, relative_norm, cosine, ulp, error, allowed, why)
+
+
+def _differing(got: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of large tensors the values that differ, as many as can be held in float64 beside a KV cache; else both whole."""
+    if got.numel() <= LARGEST_WHOLE:
+        return got, expected
+    places = (got != expected).nonzero()[:MOST_DIFFERING].unbind(-1)
+    return got[places], expected[places]
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firstfault.dispatch import errors
 from firstfault.dispatch.errors import TOLERANCES, Difference, difference, worst
 
 VALUES = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20)
@@ -98,3 +99,16 @@ def test_of_several_tensors_each_number_is_the_worst() -> None:
     assert (found.max_abs, found.relative, found.cosine, found.ulp) == (2, 2, 0.8, 4)
     assert (found.error, found.tolerance, found.why) == (0.5, 2.0, "why")
     assert worst([]).over == 0
+
+
+def test_of_a_large_tensor_the_values_that_differ_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "LARGEST_WHOLE", 10)
+    got, expected = torch.ones(4, 5), torch.ones(4, 5)
+    assert difference(got, expected).over == 0
+    got[1, 2], got[3, 4] = 3.0, math.nan
+    found = difference(got, expected)
+    assert (found.max_abs, found.error, found.why) == (
+        2.0,
+        math.inf,
+        "1 of 20 values are NaN or infinite on one side alone",
+    )

@@ -40,8 +40,10 @@ def resolver() -> str:
     raise ImportError("this version of SGLang resolves its layers' forwards in none of the ways known")
 
 
-ROUTERS = ("fused_topk", "fused_topk_cpu", "fused_topk_torch_native")
-"""The functions of ``sglang.srt.layers.moe.topk`` that a plain softmax router ends in; which, its layer decides."""
+ROUTERS = ("fused_topk", "fused_topk_native")
+"""The names under which ``sglang.srt.layers.moe.topk`` calls what a plain softmax router ends in."""
+_PLAIN = (None, False, 0, "softmax")
+"""Values of a router's further arguments that ask for nothing more."""
 
 
 def install() -> None:
@@ -63,7 +65,8 @@ def _route(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A router's weights and experts; its own, where it is more than a softmax and its largest."""
     asked = dict(zip(("hidden_states", "gating_output", "topk", "renormalize"), args, strict=False)) | kwargs
     plain = {"hidden_states", "gating_output", "topk", "renormalize"}
-    more = [name for name, value in asked.items() if name not in plain and value not in (None, False, 0, "softmax")]
+    further = [value for name, value in asked.items() if name not in plain]
+    more = any(isinstance(value, torch.Tensor) or value not in _PLAIN for value in further)
     if len(args) > len(plain) or more or not plain <= set(asked) or torch.compiler.is_compiling():
         return original(*args, **kwargs)
     return call("topk_softmax", asked["gating_output"], asked["topk"], bool(asked["renormalize"]), layer="TopK")
