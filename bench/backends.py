@@ -85,7 +85,8 @@ def error(backend: Backend, args: tuple[Any, ...]) -> float:
     got = comparable(backend.run(*copied(args)), *args)
     expected = comparable(reference.run(*doubled(args)), *doubled(args))
     given = args[0].dtype if args[0].is_floating_point() else None
-    return worst([difference(a, b.to(a.device), dtype=given) for a, b in zip(got, expected, strict=True)]).over
+    pairs = zip(got, expected, strict=True)
+    return worst([difference(a, b.to(a.device), dtype=given) for a, b in pairs]).over
 
 
 def microseconds(run: Callable[[], Any]) -> float:

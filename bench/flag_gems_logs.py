@@ -32,6 +32,7 @@ from firstfault.peers import version  # noqa: E402
 from firstfault.present import shadow_text  # noqa: E402
 from firstfault.read.replaced import counts  # noqa: E402
 from firstfault.read.shadow import Comparisons, comparisons  # noqa: E402
+from firstfault.record.shadowed import Shadowed  # noqa: E402
 
 HOOK = ROOT / "src" / "firstfault" / "capture" / "startup"
 PROGRAMS = ROOT / "bench" / "programs"
@@ -303,7 +304,7 @@ def _compared(folder: Path, *, only_bad: bool) -> list[str]:
 
 def _joined(found: Comparisons) -> Comparisons:
     """One row an operator: of several processes the worst, with the calls of all."""
-    rows: dict[tuple[str, str], list] = {}
+    rows: dict[tuple[str, str], list[Shadowed]] = {}
     for row in found.rows:
         rows.setdefault((row.op, row.by), []).append(row)
     joined = []

@@ -163,8 +163,8 @@ class Shadow:
             found = worst([difference(got, expected, self._tolerance, dtype) for got, expected in pairs])
         with self._lock:
             saves = _take_in(kept, found)
-        if saves:
-            kept.line.dump = self._save(kept, call)
+        if saves and (saved := self._save(kept, call)):
+            kept.line.dump, kept.line.dump_call = saved, kept.line.worst_call
         if saves or kept.line.calls & (kept.line.calls - 1) == 0:
             self._write(kept)
 
@@ -184,7 +184,7 @@ class Shadow:
                 opened.finish(describe.describe(call.result, after), after.found, after.cut)
             except (dump.Skipped, OSError, RuntimeError) as reason:
                 kept.reasons[f"no dump: {reason}"] = 1
-                return kept.line.dump
+                return ""
         if kept.line.dump:
             shutil.rmtree(folder / kept.line.dump, ignore_errors=True)  # it was not as bad
         return str(Path(opened.folder).relative_to(folder))

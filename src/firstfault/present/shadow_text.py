@@ -68,7 +68,7 @@ def notes(found: Comparisons, recording: Path) -> Iterator[str]:
         if row.why:
             yield f"{row.op} ({row.by}), call {row.worst_call}: {row.why}"
         if row.dump:
-            yield f"{row.op} ({row.by}), call {row.worst_call}: dump {recording / process / row.dump}"
+            yield f"{row.op} ({row.by}), call {row.dump_call}: dump {recording / process / row.dump}"
     skipped: dict[str, int] = {}
     for row in found.rows:
         for reason, count in row.skipped.items():

@@ -32,7 +32,8 @@ class Shadowed(msgspec.Struct, omit_defaults=True):
         first_past: the first of them, as a count of calls of this operator and backend; 0 for none.
         worst_call: the call of the largest error over its tolerance.
         worst: that error over its tolerance: above one is past it.
-        dump: the folder of its dump, relative to the file; empty where there is none.
+        dump: the folder of the dump that was kept, relative to the file; empty where there is none.
+        dump_call: which call that is: the worst one, or one that was nearly as bad before it.
         why: what is wrong where it is more than a difference: other shapes, NaN on one side alone.
         skipped: how many calls were not compared, by reason.
     """
@@ -52,5 +53,6 @@ class Shadowed(msgspec.Struct, omit_defaults=True):
     worst_call: int = 0
     worst: float = -1.0
     dump: str = ""
+    dump_call: int = 0
     why: str = ""
     skipped: dict[str, int] = {}

@@ -20,6 +20,7 @@ from firstfault.dispatch import aten, calls, ops
 from firstfault.dispatch.aten import OperatorSet, Replacer, as_tensors
 from firstfault.dispatch.calls import inside
 from firstfault.dispatch.policy import parse
+from firstfault.dispatch.registry import registry
 from firstfault.errors import SettingError
 from firstfault.read.replaced import counts
 
@@ -111,7 +112,7 @@ def test_only_the_programs_own_calls_are_counted(install: Install) -> None:
     linear = torch.nn.Linear(6, 4)
     linear(X)
     assert called(replacer) == {"_softmax": 1, "addmm": 1}
-    reference = calls.registry().reference("silu_and_mul")
+    reference = registry().reference("silu_and_mul")
     assert reference is not None
     calls.run_plainly(reference, (X,), {})  # its silu belongs to a fused operator
     assert "silu" not in called(replacer)

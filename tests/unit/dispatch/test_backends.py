@@ -78,7 +78,8 @@ def tables(positions: int, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
 def heads(draw: Draw, dtype: torch.dtype, pairs: int) -> tuple[int, torch.Tensor, torch.Tensor]:
     tokens, size = row_count(draw), 2 * pairs + draw(st.sampled_from([0, 4]))
     counts = [draw(st.integers(1, 3)) for _ in range(2)]
-    return tokens, *(tensor(draw, (tokens, count, size), dtype) for count in counts)
+    query, key = (tensor(draw, (tokens, count, size), dtype) for count in counts)
+    return tokens, query, key
 
 
 def rotation(draw: Draw, dtype: torch.dtype) -> tuple[Any, ...]:

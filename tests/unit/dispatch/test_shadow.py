@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from firstfault.dispatch import shadow as shadows
 from firstfault.dispatch.aten import OperatorSet, Replacer
 from firstfault.dispatch.calls import Dispatcher, inside
 from firstfault.dispatch.policy import Kind, parse
@@ -38,7 +38,7 @@ def kept(tmp_path: Path) -> Iterator[Callable[..., Shadow]]:
     yield make
     for shadow in made:
         shadow.close()
-        shadows.atexit.unregister(shadow.close)
+        atexit.unregister(shadow.close)
 
 
 def planted(op: str, wrong: Wrong) -> Registry:
