@@ -230,8 +230,13 @@ def why_no_flag_gems() -> str:
 
 
 def described(function: Callable[..., Any]) -> str:
-    """A function by its full name, as ``flag_gems.ops.silu.silu``."""
-    return f"{function.__module__}.{getattr(function, '__name__', repr(function))}"
+    """A function by its full name, as ``flag_gems.ops.silu.silu``.
+
+    FlagGems loads what it has for one vendor under the name of the vendor's folder alone.
+    """
+    module = function.__module__ or ""
+    within = f"{FLAG_GEMS}.runtime.backend." if module.startswith("_") and ".ops" in module else ""
+    return f"{within}{module}.{getattr(function, '__name__', repr(function))}"
 
 
 def names(op: str, function: Callable[..., Any]) -> set[str]:
