@@ -98,7 +98,7 @@ def microseconds(run: Callable[[], Any]) -> float:
             began = time.perf_counter()
             run()
             times.append(1e6 * (time.perf_counter() - began))
-        return statistics.median(times)
+        return float(statistics.median(times))
     cache = torch.empty(CACHE_BYTES, dtype=torch.int8, device=DEVICE)
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPEATS)]
     for begin, end in events:
@@ -107,7 +107,7 @@ def microseconds(run: Callable[[], Any]) -> float:
         run()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(1e3 * begin.elapsed_time(end) for begin, end in events)
+    return float(statistics.median(1e3 * begin.elapsed_time(end) for begin, end in events))
 
 
 def cell(backend: Backend, args: tuple[Any, ...]) -> str:

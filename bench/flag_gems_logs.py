@@ -140,7 +140,10 @@ def _model(bench: Bench, variables: dict[str, str]) -> tuple[torch.Tensor | None
     words = [sys.executable, str(PROGRAMS / "transformers_backends.py"), bench.device, str(bench.out / "logits.pt")]
     (bench.out / "logits.pt").unlink(missing_ok=True)
     began = time.monotonic()
-    done = subprocess.run(words, env=bench.environ(**variables), capture_output=True, text=True, timeout=150)
+    try:
+        done = subprocess.run(words, env=bench.environ(**variables), capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return None, "not done in time", time.monotonic() - began
     seconds = time.monotonic() - began
     if done.returncode:
         return None, f"failed: {done.stderr.strip().splitlines()[-1:]}", seconds
@@ -242,6 +245,8 @@ def sweep(bench: Bench) -> list[str]:
                 restarts[shard] += 1
                 if restarts[shard] <= RESTARTS:
                     running[shard] = _start(bench, environ, folder, shard, end)
+    for cache in folder.glob("cache*"):
+        shutil.rmtree(cache, ignore_errors=True)
     return [
         *_sweep_head(bench, folder, log, replaced, complete),
         *_compared(folder, only_bad=True),
@@ -254,7 +259,7 @@ def _start(bench: Bench, environ: dict[str, str], folder: Path, shard: int, end:
     errors = (folder / f"{shard}.stderr").open("a")
     return subprocess.Popen(
         [sys.executable, str(PROGRAMS / words[0]), *words[1:]],
-        env=environ,
+        env=environ | {"FLAGGEMS_CACHE_DIR": str(folder / f"cache{shard}")},  # a database that each would lock
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,

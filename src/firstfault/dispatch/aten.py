@@ -39,11 +39,13 @@ class OperatorSet:
         name: what ``FIRSTFAULT_ATEN_SET`` calls it.
         key: torch's dispatch key that they are for, as ``CUDA``.
         items: ATen names with overloads, and the functions.
+        home: the package of functions whose modules are named without it.
     """
 
     name: str
     key: str
     items: tuple[tuple[str, Callable[..., Any]], ...]
+    home: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Replacer:
             return
         self._library = torch.library.Library("aten", "IMPL")
         for op, function in found.items:
-            if reason := self._policy.replaces(names(op, function)) or self._replace(op, function, found.key):
+            if reason := self._policy.replaces(names(op, function)) or self._replace(op, function, found):
                 self.skipped[op] = reason
         self._tell_unknown(found.items)
 
@@ -120,16 +122,17 @@ class Replacer:
         self.replaced.clear()
         self.log.close()
 
-    def _replace(self, op: str, function: Callable[..., Any], key: str) -> str:
+    def _replace(self, op: str, function: Callable[..., Any], found: OperatorSet) -> str:
         """Replace one operator; why it cannot be, empty where it is."""
         try:
             overload = _overload(op)
-            native = _native(op, key)
-            replacement = Replacement(Named(op, described(function)), function, native, overload, key)
+            native = _native(op, found.key)
+            named = Named(op, described(function, found.home))
+            replacement = Replacement(named, function, native, overload, found.key)
             assert self._library is not None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, which says once that a kernel is replaced
-                self._library.impl(op, self._called(replacement), key, with_keyset=True)
+                self._library.impl(op, self._called(replacement), found.key, with_keyset=True)
         except (RuntimeError, AttributeError) as error:
             return str(error).splitlines()[0]
         self.replaced.append(replacement)
@@ -212,7 +215,8 @@ def _flag_gems() -> OperatorSet:
     for op, function, *condition in gems._FULL_CONFIG:
         if op not in left_out and function.__name__ not in unused and all(holds() for holds in condition):
             items.append((op, function))
-    return OperatorSet(FLAG_GEMS, detector.dispatch_key, tuple(items))
+    home = f"{FLAG_GEMS}.runtime.backend._{detector.vendor_name}"
+    return OperatorSet(FLAG_GEMS, detector.dispatch_key, tuple(items), home)
 
 
 def _flag_gems_device() -> Any:
@@ -229,13 +233,16 @@ def why_no_flag_gems() -> str:
     return flag_gems.available()
 
 
-def described(function: Callable[..., Any]) -> str:
+def described(function: Callable[..., Any], home: str = "") -> str:
     """A function by its full name, as ``flag_gems.ops.silu.silu``.
 
-    FlagGems loads what it has for one vendor under the name of the vendor's folder alone.
+    Args:
+        function: it.
+        home: what a module lies in that was loaded by its last names alone, as FlagGems does with what it has for one
+            vendor or one generation of GPUs.
     """
     module = function.__module__ or ""
-    within = f"{FLAG_GEMS}.runtime.backend." if module.startswith("_") and ".ops" in module else ""
+    within = f"{home}." if home and module.partition(".")[0] != home.partition(".")[0] else ""
     return f"{within}{module}.{getattr(function, '__name__', repr(function))}"
 
 

@@ -103,5 +103,5 @@ def _aten(chosen: Policy) -> tuple[str, str, dict[str, str], dict[str, str]]:
         if reason := chosen.replaces(aten.names(op, function)):
             skipped[op] = reason
         else:
-            replaced[op] = aten.described(function)
+            replaced[op] = aten.described(function, found.home)
     return found.name, "", replaced, skipped

@@ -225,3 +225,15 @@ def test_every_operator_of_our_set_is_one_of_torchs(install: Install) -> None:
     assert len(replacer.replaced) == len(ops.OPERATORS)
     assert not replacer.skipped
     assert all(replacement.native is not None for replacement in replacer.replaced)
+
+
+def test_a_function_is_named_with_the_package_that_its_module_was_loaded_from() -> None:
+    def mm() -> None:
+        """Stands for one of FlagGems' for a generation of GPUs, which it loads as ``hopper.ops.mm``."""
+
+    mm.__module__ = "hopper.ops.mm"
+    assert (
+        aten.described(mm, "flag_gems.runtime.backend._nvidia") == "flag_gems.runtime.backend._nvidia.hopper.ops.mm.mm"
+    )
+    mm.__module__ = "flag_gems.ops.mm"
+    assert aten.described(mm, "flag_gems.runtime.backend._nvidia") == "flag_gems.ops.mm.mm"
