@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -91,3 +92,14 @@ def test_the_engines_python_shows_what_it_would_get(installed: dict[str, str]) -
     words = [str(python("sglang")), "-c", "from firstfault.dispatch.facts import facts; print(facts().fused)"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
     assert "op='rms_norm', layer='RMSNorm', backend='vendor(vendor.faulty)'" in done.stdout, done.stderr
+
+
+def test_the_kernels_that_vllm_carries_for_cpus_are_right() -> None:
+    program = ROOT / "tests" / "e2e" / "vendor_kernels.py"
+    words = [str(python("vllm")), str(program), "vendor.vllm", "vllm", "vllm._C"]
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "src"), "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 63
+    assert {name: over for name, over in found.items() if over >= 1} == {}
