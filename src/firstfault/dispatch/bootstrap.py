@@ -1,12 +1,9 @@
 """Putting a process's policy in force without a change to its program, once it imports torch.
 
-Called at the start of every Python process that firstfault has started. Where no variable asks for backends, that is
-all that happens, and it takes microseconds.
+Called at the start of a Python process that firstfault has started, where a variable asks for operator backends.
 """
 
 from __future__ import annotations
-
-import os
 
 from firstfault.capture.imports import when_imported
 
@@ -14,13 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-_ASKING = ("SGLANG_FL_", "SGLANG_FLAGGEMS_", "FIRSTFAULT_")
-
 
 def attach() -> None:
     """Wait for torch, and then start what the policy asks for."""
-    if "USE_FLAGGEMS" in os.environ or any(name.startswith(_ASKING) for name in os.environ):
-        when_imported("torch", _start, _not_started)
+    when_imported("torch", _start, _not_started)
 
 
 def _start(torch: ModuleType) -> None:

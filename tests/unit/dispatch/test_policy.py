@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import string
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firstfault.capture import bootstrap
 from firstfault.dispatch.policy import DEFAULT_ORDERS, Kind, Policy, parse, variables_set
 from firstfault.errors import SettingError
 from firstfault.settings import DISPATCH_OWN, DISPATCH_TWINS, mistyped
@@ -199,3 +201,15 @@ def test_whatever_is_set_is_a_policy_or_one_line(environ: dict[str, str]) -> Non
         assert isinstance(parse(environ), Policy)
     except SettingError as error:
         assert str(error)
+
+
+def test_each_process_knows_at_its_start_what_asks_for_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {*DISPATCH_TWINS, *DISPATCH_TWINS.values(), *DISPATCH_OWN}
+    for name in os.environ:
+        if name.startswith(("SGLANG", "FIRSTFAULT")):
+            monkeypatch.delenv(name)
+    assert not bootstrap.asks_for_backends()
+    for name in names:
+        monkeypatch.setenv(name, "1")
+        assert bootstrap.asks_for_backends(), name
+        monkeypatch.delenv(name)
