@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,12 +75,14 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     bench = Bench(chosen.device, out, chosen.seconds, chosen.shards)
     began = time.monotonic()
-    lines = [*head(bench), *model_runs(bench)]
-    if chosen.sglang is not None:
-        lines += engine_runs(bench, chosen.sglang)
-    lines += sweep(bench)
-    if bench.device == "cuda":
-        lines += large_state(bench)
+    with ThreadPoolExecutor() as at_once:  # they share the device: what is measured is what they compute
+        parts = [at_once.submit(model_runs, bench)]
+        if chosen.sglang is not None:
+            parts.append(at_once.submit(engine_runs, bench, chosen.sglang))
+        parts.append(at_once.submit(sweep, bench))
+        if bench.device == "cuda":
+            parts.append(at_once.submit(large_state, bench))
+    lines = [*head(bench), *(line for part in parts for line in part.result())]
     lines.append(f"\nAll of it took {time.monotonic() - began:.0f} s.")
     page = "\n".join(lines) + "\n"
     (out / "flag_gems.md").write_text(page)
@@ -114,12 +117,10 @@ def model_runs(bench: Bench) -> list[str]:
         ATEN: {"SGLANG_FL_OOT_ENABLED": "0"},
         BOTH: logs,
     }
-    rows, plain = [], None
-    for name, variables in configurations.items():
-        logits, tokens, seconds = _model(bench, variables)
-        plain = logits if plain is None else plain
-        rows.append(_model_row(name, logits, plain, tokens, seconds))
-    (bench.out / "logits.pt").unlink(missing_ok=True)
+    with ThreadPoolExecutor() as at_once:
+        runs = {name: at_once.submit(_model, bench, variables) for name, variables in configurations.items()}
+    plain = runs[PLAIN].result()[0]
+    rows = [_model_row(name, plain, *run.result()) for name, run in runs.items()]
     return [
         "\n## The model",
         "",
@@ -137,11 +138,12 @@ def model_runs(bench: Bench) -> list[str]:
 
 
 def _model(bench: Bench, variables: dict[str, str]) -> tuple[torch.Tensor | None, str, float]:
-    words = [sys.executable, str(PROGRAMS / "transformers_backends.py"), bench.device, str(bench.out / "logits.pt")]
-    (bench.out / "logits.pt").unlink(missing_ok=True)
+    folder = tempfile.mkdtemp(prefix="flag_gems-")
+    words = [sys.executable, str(PROGRAMS / "transformers_backends.py"), bench.device, f"{folder}/logits.pt"]
+    environ = bench.environ(**variables) | {"FLAGGEMS_CACHE_DIR": folder}
     began = time.monotonic()
     try:
-        done = subprocess.run(words, env=bench.environ(**variables), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=150)
     except subprocess.TimeoutExpired:
         return None, "not done in time", time.monotonic() - began
     seconds = time.monotonic() - began
@@ -149,10 +151,10 @@ def _model(bench: Bench, variables: dict[str, str]) -> tuple[torch.Tensor | None
         return None, f"failed: {done.stderr.strip().splitlines()[-1:]}", seconds
     sys.stderr.write("".join(line + "\n" for line in done.stderr.splitlines() if line.startswith("firstfault:")))
     tokens = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("RESULT"))
-    return torch.load(bench.out / "logits.pt", weights_only=True), tokens, seconds
+    return torch.load(f"{folder}/logits.pt", weights_only=True), tokens, seconds
 
 
-def _model_row(name: str, logits: torch.Tensor | None, plain: torch.Tensor | None, tokens: str, seconds: float) -> str:
+def _model_row(name: str, plain: torch.Tensor | None, logits: torch.Tensor | None, tokens: str, seconds: float) -> str:
     if logits is None or plain is None:
         return f"| {name} | | | {tokens} | {seconds:.0f} |"
     largest = float((logits - plain).abs().max())
@@ -180,6 +182,7 @@ def engine_runs(bench: Bench, model: Path) -> list[str]:
         environ = bench.environ(**variables)
         _, _, rest = environ["PYTHONPATH"].partition(os.pathsep)  # the plugin alone is to do it
         environ["PYTHONPATH"] = os.pathsep.join([str(plugins), rest])
+        environ["FLAGGEMS_CACHE_DIR"] = tempfile.mkdtemp(prefix="flag_gems-")
         running[name] = subprocess.Popen(
             words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
