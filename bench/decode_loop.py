@@ -271,8 +271,10 @@ def _decorator(tool: str) -> Callable[[Callable[..., Any], str], Callable[..., A
 
 
 def _environment(tool: str, folder: str) -> dict[str, str]:
-    chosen = TOOLS[tool] | {"FIRSTFAULT_DIR": f"{folder}/recording", "SGLANG_KERNEL_API_LOGDEST": f"{folder}/log"}
-    return os.environ | chosen | {"FLASHINFER_LOGDEST": f"{folder}/log"}
+    if tool.startswith("firstfault"):  # not a text log besides, which SGLang's variable would ask ours for too
+        return os.environ | TOOLS[tool] | {"FIRSTFAULT_DIR": f"{folder}/recording"}
+    log = f"{folder}/log"
+    return os.environ | TOOLS[tool] | {"SGLANG_KERNEL_API_LOGDEST": log, "FLASHINFER_LOGDEST": log}
 
 
 def _parser() -> argparse.ArgumentParser:
