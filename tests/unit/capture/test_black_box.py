@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.capture import boundary, repeats
+from firstfault.capture import boundary, compiled, repeats
 from firstfault.read.events import Replayed
 from firstfault.read.formats.recording import Recording as Read
 from firstfault.record import layout, schema
@@ -20,6 +20,15 @@ from tests.unit.capture.test_repeats import CALLS, answer
 from tests.unit.recording import Recording, recording
 
 RING = 2**20
+
+
+@pytest.fixture(params=["in C", "in Python"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of a call write the same record."""
+    if request.param == "in Python":
+        monkeypatch.setattr(compiled, "crossing", None)
+    elif compiled.crossing is None:
+        pytest.skip("the C of crossing/ is not built")
 
 
 def read_back(found: Recording) -> list[schema.Record]:
