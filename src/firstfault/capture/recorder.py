@@ -104,8 +104,8 @@ class Recorder:
             only_names = chosen.level == Level.NAMES and self.text is None
             if compiled.crossing is not None and only_names and isinstance(sink, Segments):
                 self.in_c = NamedCalls(self, self._record, sink)
-            if isinstance(self._record.sink, Ring) and self.text is None and chosen.level == Level.METADATA:
-                self.short = self.in_c = BlackBox(self, self._record, self._record.sink)
+            if isinstance(sink, Ring) and self.text is None and chosen.level == Level.METADATA:
+                self.short = self.in_c = BlackBox(self, self._record, sink)
         self.dumper: dump.Dumper | None = None
         if chosen.level >= Level.DUMPS:
             self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)

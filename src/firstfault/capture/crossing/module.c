@@ -98,10 +98,25 @@ static PyObject *activate(PyObject *module, PyObject *box)
     Py_RETURN_NONE;
 }
 
+/* Forget what calls look like: each has to be found out by Python once more. */
+static PyObject *forget(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    if (first.active != NULL) {
+        Box *box = (Box *)Py_NewRef((PyObject *)first.active);
+        looks_clear(&box->inputs);
+        looks_clear(&box->outputs);
+        Py_DECREF(box);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"attach", boundary_attach, METH_VARARGS, NULL},
     {"activate", activate, METH_O, NULL},
+    {"forget", forget, METH_NOARGS, NULL},
     {"use_begin", use_begin, METH_O, NULL},
     {"use_sites", sites_use, METH_O, NULL},
     {"use_compiler", boundary_use, METH_O, NULL},
