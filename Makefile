@@ -37,7 +37,7 @@ bench: $(READY)
 	$(BIN)/python bench/overhead.py
 
 clean:
-	rm -rf $(VENV) .e2e .peers .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .e2e .peers .mypy_cache .ruff_cache .import_linter_cache build src/firstfault/capture/_crossing.*.so
 
 $(READY): requirements-dev.txt pyproject.toml $(wildcard src/firstfault/capture/crossing/*)
 	$(PYTHON) -m venv $(VENV)
