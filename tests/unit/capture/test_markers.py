@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,17 @@ def marked(record: Record, tmp_path: Path, driver: FakeDriver) -> Iterator[Recor
     """A recording whose calls are marked."""
     found = record(3, ring_bytes=RING, text_dest=None)
     boundary.wrap(lambda: None, "first")()
+    opened = use(found, tmp_path, driver)
+    yield found
+    opened.markers = None  # of a page that is gone when the process ends
+
+
+def use(found: Recording, tmp_path: Path, driver: FakeDriver) -> recorder.Recorder:
+    """Have the calls of a recording marked from now on."""
     assert recorder._current is not None
     (folder,) = found.folder.iterdir()
     recorder._current.use_markers(progress.Markers(tmp_path / "page", folder, driver))
-    yield found
-    recorder.switch(recorder._current)
+    return recorder._current
 
 
 def records(found: Recording, kind: type[Any]) -> list[Any]:
@@ -188,19 +194,15 @@ def test_a_call_that_began_before_there_were_markers_has_none_at_its_end(
     record: Record, tmp_path: Path, driver: FakeDriver
 ) -> None:
     found = record(3, ring_bytes=RING, text_dest=None)
-    switch = [lambda: None]
+    switch: list[Callable[[], Any]] = [lambda: None]
     call = boundary.wrap(lambda: switch[0](), "pkg.op")
     for _ in range(3):
         call()
-    (folder,) = found.folder.iterdir()
-
-    def use() -> None:
-        assert recorder._current is not None
-        recorder._current.use_markers(progress.Markers(tmp_path / "page", folder, driver))
-
-    switch[0] = use
+    switch[0] = lambda: use(found, tmp_path, driver)
     call()
     assert driver.written == []
+    assert recorder._current is not None
+    recorder._current.markers = None
 
 
 def test_threads_on_one_stream_write_in_order(marked: Recording, driver: FakeDriver, tmp_path: Path) -> None:
