@@ -56,7 +56,7 @@ class SiluAndMul(BaseFusedOp):
 def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What of SGLang the plugin touches; gives the hooks."""
     HookRegistry.hooks = {}
-    modules = {
+    modules: dict[str, dict[str, Any]] = {
         "sglang.srt.plugins.hook_registry": {
             "HookRegistry": HookRegistry,
             "HookType": SimpleNamespace(AROUND="around"),
