@@ -137,9 +137,9 @@ def page(measured: list[tuple[float, float, int]], front: float, scheduler: floa
             *rows,
             "",
             f"One bundle by itself takes {front * 1000:.0f} ms of the HTTP front's CPU, two reads of `/metrics` as",
-            f"Prometheus makes them, and {scheduler * 1000:.1f} ms of the scheduler's loop, with the tokens of health checks:",
+            f"Prometheus makes them, and {scheduler * 1000:.1f} ms of the scheduler's loop (health checks' too):",
             f"{scheduler / PLAN.interval:.2%} of the {PLAN.interval:.0f} s that it is taken over.",
-            f"The load average of the machine was {os.getloadavg()[2]:.0f} on {os.cpu_count()} cores; the collector ran there.",
+            f"The load average was {os.getloadavg()[2]:.0f} on {os.cpu_count()} cores, where the collector ran too.",
             "",
         ]
     )
