@@ -17,7 +17,7 @@ import pytest
 from firstfault.errors import UsageError
 from firstfault.read.formats import request_lines
 from firstfault.record.requests import Request
-from firstfault.serving.proxy import connection
+from firstfault.serving.proxy import connection, server
 from firstfault.serving.proxy.recorder import Writer, saved_body
 from firstfault.serving.proxy.server import serving
 from firstfault.serving.proxy.upstream import Upstream, passed_on
@@ -266,6 +266,32 @@ def test_when_the_client_goes_the_server_is_told(tmp_path: Path) -> None:
     assert gone
     assert gone[0] < 10
     assert (saved.state, saved.error) == ("unfinished", "the client closed the connection")
+
+
+@pytest.mark.parametrize("seconds", [10.0, 0.1])
+def test_what_is_under_way_may_end_when_the_proxy_is_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(server, "DRAIN_SECONDS", seconds)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await whole_request(reader)
+        await asyncio.sleep(0.5 if seconds > 1 else 5)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+    async def go(url: str) -> bytes:
+        saving = Writer(tmp_path / "r.jsonl")
+        async with serving(Upstream(url), saving) as (host, port):
+            reader, client = await asyncio.open_connection(host, port)
+            client.write(post(json.dumps(BODY).encode()))
+            await asyncio.sleep(0.1)
+        saving.close()
+        return await reader.read()
+
+    with misbehaving(handle) as url:
+        answer = asyncio.run(go(url))
+    [saved] = request_lines.read(tmp_path / "r.jsonl").requests
+    assert (answer.endswith(b"{}"), saved.error) == ((True, "") if seconds > 1 else (False, "the proxy was stopped"))
 
 
 def test_a_slow_client_holds_the_server_back(tmp_path: Path) -> None:
