@@ -33,6 +33,7 @@ from firstfault.capture import archive, snapshot
 from firstfault.capture.describe import Found, PathKey, class_name
 from firstfault.capture.guard import message_of
 from firstfault.record import layout, schema
+from firstfault.record.dumped import OWNER
 from firstfault.record.plain import plain_text
 from firstfault.settings import Settings
 
@@ -95,14 +96,18 @@ class Dumper:
         self._spare, self._looked = 0, 0.0
         self._counting = threading.Lock()
         self.wanted = lru_cache(maxsize=None)(self._wanted)
+        self.saves_modules = settings.dump_modules
 
-    def begin(self, call: schema.Call, found: list[Found], not_captured: int) -> OpenDump:
+    def begin(
+        self, call: schema.Call, found: list[Found], not_captured: int, told: dict[str, Any] | None = None
+    ) -> OpenDump:
         """Save the inputs of a call that is about to run.
 
         Args:
             call: the call, with its arguments described.
             found: the tensors among them.
             not_captured: how many values the walk over the arguments left out.
+            told: what the metadata says of the call besides.
 
         Raises:
             Skipped: it does not fit the budget or the disk.
@@ -113,7 +118,7 @@ class Dumper:
         self.check(planned.nbytes)
         self._drop_oldest(planned.nbytes)
         with self._new_folder(call.op) as (folder, stamp):
-            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
+            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured, told or {})
 
     def save(self, call: schema.Call, replay: int, inputs: Side, after: Side | None, outputs: Side | None) -> Saved:
         """Save a call as it ran at the replay of a CUDA graph.
@@ -225,6 +230,7 @@ class OpenDump:
         keyed: dict[str, Found],
         planned: snapshot.Plan,
         not_captured: int,
+        told: dict[str, Any],
     ) -> None:
         self.folder = folder
         self._dumper = dumper
@@ -236,7 +242,7 @@ class OpenDump:
         keys = self._inputs.keys
         paths = {key: keyed[key].path for key in keys}
         lost = planned.unreachable | left_out("inputs", not_captured)
-        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost)
+        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost) | told
         self._write_metadata()
 
     def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
@@ -465,7 +471,9 @@ def by_key(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
 
 
 def input_key(path: tuple[PathKey, ...]) -> str:
-    """The key of an argument."""
+    """The key of an argument, or of a tensor of the object that the method was called on."""
+    if path[0] == OWNER:
+        return "_".join(("self", *map(str, path[1:])))
     return ("arg_" if isinstance(path[0], int) else "kwarg_") + "_".join(map(str, path))
 
 
