@@ -3,7 +3,7 @@
     20260319_004821_182_pid919286_RotaryEmbedding.forward_call0001/
         inputs.pt        arg_0, arg_1, kwarg_x, …; and the random-number state, as records of the archive
         outputs.pt       result, result_0, …; and mutated_arg_0, … for what the call changed in place
-        metadata.json    function_name, execution_status, …
+        metadata.json    function_name, execution_status, …; and ``partial``, what was too large to be saved whole
 
 A dump's folder bears the call's name and exists before anything is copied. A process keeps the last
 complete dumps within its budget, and the ones in flight always.
@@ -29,9 +29,10 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from firstfault.capture import archive, snapshot
+from firstfault.capture import archive, partial, snapshot
 from firstfault.capture.describe import Found, PathKey, class_name
 from firstfault.capture.guard import message_of
+from firstfault.capture.part import Part
 from firstfault.record import layout, schema
 from firstfault.record.dumped import OWNER
 from firstfault.record.plain import plain_text
@@ -95,6 +96,8 @@ class Dumper:
         self._kept_bytes = 0
         self._spare, self._looked = 0, 0.0
         self._counting = threading.Lock()
+        self.largest = settings.dump_tensor_max_bytes
+        """How large a tensor is dumped whole, in bytes."""
         self.wanted = lru_cache(maxsize=None)(self._wanted)
         self.saves_modules = settings.dump_modules
 
@@ -114,7 +117,7 @@ class Dumper:
             OSError: the system refused to write it; nothing is left of it.
         """
         keyed = dict(by_key(found, input_key))
-        planned = snapshot.plan(keyed.items())
+        planned = snapshot.plan(keyed.items(), partial.choose(call.op, keyed, self.largest))
         self.check(planned.nbytes)
         self._drop_oldest(planned.nbytes)
         with self._new_folder(call.op) as (folder, stamp):
@@ -243,6 +246,8 @@ class OpenDump:
         paths = {key: keyed[key].path for key in keys}
         lost = planned.unreachable | left_out("inputs", not_captured)
         self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost) | told
+        self._parts = _parts_of(self._inputs.plan)
+        self._metadata["partial"] = {key: part.how for key, part in self._parts.items()}
         self._write_metadata()
 
     def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
@@ -286,7 +291,10 @@ class OpenDump:
 
     def _save_outputs(self, results: dict[str, Found], changed: list[str]) -> dict[str, str]:
         """Write ``outputs.pt`` where there are any; return the reasons of those that it lacks."""
-        planned = snapshot.plan([*results.items(), *((f"mutated_{key}", self._keyed[key]) for key in changed)])
+        parts = partial.choose_results(results, self._parts, self._dumper.largest)
+        parts |= {f"mutated_{key}": self._parts[key].again(f"mutated_{key}") for key in changed if key in self._parts}
+        written = [(f"mutated_{key}", self._keyed[key]) for key in changed]
+        planned = snapshot.plan([*results.items(), *written], parts)
         if planned.ranges or planned.others:
             self._dumper.check(planned.nbytes, held=self.nbytes)
             outputs = snapshot.take(planned)
@@ -294,6 +302,7 @@ class OpenDump:
             self._metadata["output_tensor_keys"] = [key for key in outputs.keys if key in results]
             self._metadata["mutated_tensor_keys"] = [key for key in outputs.keys if key not in results]
             self._metadata["tensor_paths"] |= {key: item.path for key, item in results.items()}
+            self._metadata["partial"] |= {key: part.how for key, part in parts.items()}
         return planned.unreachable
 
     def _close(self) -> None:
@@ -349,11 +358,17 @@ def _first_metadata(
         "thread_id": call.tid,
         "tensor_paths": paths,
         "random_state": list(state),
+        "partial": {},
         "not_captured": lost,
         "args": call.args,
         "kwargs": call.kwargs,
         "result": None,
     }
+
+
+def _parts_of(planned: snapshot.Plan) -> dict[str, Part]:
+    """By key, the tensors that are dumped in part."""
+    return {key: part for part in planned.ranges if isinstance(part, Part) for key, _ in part.members}
 
 
 def _save_outcome(folder: str, metadata: dict[str, Any], inputs: Side, after: Side, outputs: Side) -> int:

@@ -19,7 +19,7 @@ from firstfault.read import living
 from firstfault.read.calls import Call, History
 from firstfault.read.events import Advance, Problems, Source
 from firstfault.read.files import is_regular, read_end
-from firstfault.read.formats import marker_page, safetensors_file, torch_archive
+from firstfault.read.formats import dump_folder, marker_page, safetensors_file, torch_archive
 from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.error_log import ErrorLog, complaints
 from firstfault.read.formats.kernel_api_log import KernelApiLog
@@ -75,6 +75,9 @@ class Evidence:
             saved = _saved(side, call, self.path)
             if saved is None or not unread:
                 continue
+            for key, how in dump_folder.partial_of(saved.parent).items():
+                if key in unread:
+                    unread.pop(key).statistics = f"[the dump holds only {how.words}]"
             add_statistics = torch_archive.add_statistics if saved.suffix == ".pt" else safetensors_file.add_statistics
             try:
                 add_statistics(saved, unread)

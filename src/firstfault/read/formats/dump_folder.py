@@ -25,7 +25,7 @@ from firstfault.read.formats import dump_values, safetensors_file, torch_archive
 from firstfault.read.formats.kernel_api_log import FLASHINFER, forget_lost
 from firstfault.read.formats.saved_tensor import SavedTensor
 from firstfault.read.tensors import saved_inputs, tensors
-from firstfault.record import layout, schema
+from firstfault.record import layout, partial, schema
 from firstfault.record.plain import plain_text
 
 FLASHINFER_METADATA = "metadata.jsonl"
@@ -204,6 +204,15 @@ def _mutated(dump: Dump, call: schema.Call) -> list[str]:
     named = dict(zip((key for key, _ in saved_inputs(call)), labels, strict=True))
     saved = [plain_text(str(key)).removeprefix("mutated_") for key in keys]
     return [named.get(key, key) for key in saved]
+
+
+def partial_of(dump: Path) -> dict[str, partial.Partial]:
+    """By key, what a dump holds of the tensors that it does not hold whole; empty where its metadata cannot be read."""
+    try:
+        metadata = decoded(read_whole(dump / layout.METADATA, LARGEST_METADATA))
+    except (UnreadableInput, OSError, ValueError, RecursionError, MemoryError):
+        return {}
+    return partial.decoded(metadata.get("partial")) if isinstance(metadata, dict) else {}
 
 
 def decoded(data: bytes) -> object:
