@@ -147,7 +147,7 @@ class Minimal(msgspec.Struct, omit_defaults=True):
     Attributes:
         elements, original: elements of all tensors, after and before.
         shapes: by argument, the shape before and after.
-        simple: by argument, how many of its elements are still what they were; the others are 0.
+        simple: by argument, how many of its elements are not 0 in what is left.
         tried: how many smaller inputs were run.
         folder: the dump of what is left.
         text: one sentence.
