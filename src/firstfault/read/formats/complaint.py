@@ -49,6 +49,9 @@ class Complaint(msgspec.Struct, omit_defaults=True):
         host: the Python line that launched it, or that an exception was raised at.
         pid, rank: of the process that it is of; 0 and an empty text where it does not say.
         nbytes: of the allocation or access.
+        address: that was accessed, and ``near`` with ``near_bytes`` the allocation closest to it; 0 where not told.
+        pc: the instruction's address on the device, and ``sass`` those around it.
+        frames: the device's stack, the innermost first.
         details: more of what it says, in its own words.
         count: how often it was told, by as many threads of a kernel or ranks.
     """
@@ -67,6 +70,12 @@ class Complaint(msgspec.Struct, omit_defaults=True):
     pid: int = 0
     rank: str = ""
     nbytes: int = 0
+    address: int = 0
+    near: int = 0
+    near_bytes: int = 0
+    pc: int = 0
+    sass: list[str] = []
+    frames: list[str] = []
     details: list[str] = []
     count: int = 1
 
@@ -93,7 +102,8 @@ class Complaints:
     def add(self, told: Complaint) -> None:
         """Take in one."""
         told.text = told.text.strip()[:LONGEST_TEXT]
-        key = (told.teller.value, told.text, told.kernel, told.file, str(told.line), told.source, told.rank)
+        place = (told.kernel, told.file, str(told.line), str(told.near))
+        key = (told.teller.value, told.text, *place, told.source, told.rank)
         known = self._known.get(key)
         if known is not None:
             known.count += 1
@@ -105,6 +115,10 @@ class Complaints:
 
 
 MOST_DETAILS = 6
+MOST_FRAMES = 16
+MOST_INSTRUCTIONS = 32
+LONGEST_ADDRESS = 16
+"""Hexadecimal digits."""
 
 
 class OpenComplaint:
