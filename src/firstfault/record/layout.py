@@ -4,6 +4,8 @@ recording/
     session.json                 the command, its versions, its end
     stderr.tail                  the end of what it wrote to stderr
     unseen.jsonl                 Python processes of the command that nothing could be recorded in, and why
+    coredumps/                   GPU core dumps, with --coredump
+    tools/                       what compute-sanitizer and cuda-gdb printed of it, a text file each
     <host>-<pid>/
         calls.0001.jsonl         one record a line, header first
         statistics.bin           what the device read by itself, with FIRSTFAULT_STATS=async
@@ -20,6 +22,8 @@ SESSION = "session.json"
 STDERR_TAIL = "stderr.tail"
 UNSEEN = "unseen.jsonl"
 DUMPS = "dumps"
+CORE_DUMPS = "coredumps"
+TOOLS = "tools"
 PROGRESS = "progress.bin"
 STATISTICS = "statistics.bin"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
