@@ -34,6 +34,7 @@ from firstfault.capture.describe import Found, PathKey, class_name
 from firstfault.capture.guard import message_of
 from firstfault.capture.part import Part
 from firstfault.record import layout, schema
+from firstfault.record.dumped import OWNER
 from firstfault.record.plain import plain_text
 from firstfault.settings import Settings
 
@@ -98,14 +99,18 @@ class Dumper:
         self.largest = settings.dump_tensor_max_bytes
         """How large a tensor is dumped whole, in bytes."""
         self.wanted = lru_cache(maxsize=None)(self._wanted)
+        self.saves_modules = settings.dump_modules
 
-    def begin(self, call: schema.Call, found: list[Found], not_captured: int) -> OpenDump:
+    def begin(
+        self, call: schema.Call, found: list[Found], not_captured: int, told: dict[str, Any] | None = None
+    ) -> OpenDump:
         """Save the inputs of a call that is about to run.
 
         Args:
             call: the call, with its arguments described.
             found: the tensors among them.
             not_captured: how many values the walk over the arguments left out.
+            told: what the metadata says of the call besides.
 
         Raises:
             Skipped: it does not fit the budget or the disk.
@@ -116,7 +121,7 @@ class Dumper:
         self.check(planned.nbytes)
         self._drop_oldest(planned.nbytes)
         with self._new_folder(call.op) as (folder, stamp):
-            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
+            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured, told or {})
 
     def save(self, call: schema.Call, replay: int, inputs: Side, after: Side | None, outputs: Side | None) -> Saved:
         """Save a call as it ran at the replay of a CUDA graph.
@@ -228,6 +233,7 @@ class OpenDump:
         keyed: dict[str, Found],
         planned: snapshot.Plan,
         not_captured: int,
+        told: dict[str, Any],
     ) -> None:
         self.folder = folder
         self._dumper = dumper
@@ -239,7 +245,7 @@ class OpenDump:
         keys = self._inputs.keys
         paths = {key: keyed[key].path for key in keys}
         lost = planned.unreachable | left_out("inputs", not_captured)
-        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost)
+        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost) | told
         self._parts = _parts_of(self._inputs.plan)
         self._metadata["partial"] = {key: part.how for key, part in self._parts.items()}
         self._write_metadata()
@@ -480,7 +486,9 @@ def by_key(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
 
 
 def input_key(path: tuple[PathKey, ...]) -> str:
-    """The key of an argument."""
+    """The key of an argument, or of a tensor of the object that the method was called on."""
+    if path[0] == OWNER:
+        return "_".join(("self", *map(str, path[1:])))
     return ("arg_" if isinstance(path[0], int) else "kwarg_") + "_".join(map(str, path))
 
 

@@ -37,7 +37,7 @@ class FlashInferSession(DumpFolder):
                 _take(line, self._session, self.problems)
         return [self.path.parent / name for name in self._session]
 
-    def _metadata(self, folder: Path) -> dict[str, Any]:
+    def metadata(self, folder: Path) -> dict[str, Any]:
         return self._session[folder.name]
 
 
