@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from firstfault.diagnose import complaints, device, diagnosis, rules
+from firstfault.diagnose import chain, complaints, device, diagnosis, rules
 from firstfault.diagnose.device import Position
 from firstfault.diagnose.finding import Confidence, Finding, ranked
 from firstfault.diagnose.finding import Verdict as Found
@@ -110,6 +110,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
         only: the call of a process that made one and ended by itself.
         last: by number; those of other threads where the suspect's has no others.
         device: where each stream stood, in words, and in ``streams`` in numbers.
+        chain: of a failure on the device, from the kernel back to what made it fail.
     """
 
     name: str
@@ -133,6 +134,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     targets: list[TargetReport] = []
     notes: list[str] = []
     diagnosis: diagnosis.Diagnosis | None = None
+    chain: chain.Chain | None = None
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -143,6 +145,7 @@ class Report(msgspec.Struct, omit_defaults=True):
         conclusion: one line that says it.
         source: the path, and what it is.
         command: what was run, and how it ended, where a session says so.
+        conditions: how it was run, where that changes what is seen.
         level, targets: what was asked for, where a session says so.
         stderr: the end of what it wrote there.
         unseen: Python processes of it that nothing was recorded in, and why.
@@ -160,6 +163,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     level: int | None = None
     targets: list[str] = []
     ended: str = ""
+    conditions: list[str] = []
     stderr: list[str] = []
     unseen: list[str] = []
     processes: list[ProcessReport] = []
@@ -299,16 +303,36 @@ def _process(process: Process, case: Case) -> ProcessReport:
         targets=_targets(process),
         notes=list(_notes(process)),
         diagnosis=diagnosis.of_findings(findings, suspect),
+        chain=_chain(process, verdict, suspect, findings, case),
     )
+
+
+def _chain(
+    process: Process, verdict: Verdict, suspect: Call | None, findings: list[Finding], case: Case
+) -> chain.Chain | None:
+    """The chain of a failure on the device; None for one that is none, or that no call is known of."""
+    seen = complaints.witness(case.complaints)
+    on_device = verdict is Verdict.CULPRIT or (seen is not None and verdict is not Verdict.ENDED)
+    if suspect is None or not on_device:
+        return None
+    how = "progress markers" if process.name in case.pages else seen.teller.value if seen is not None else ""
+    return chain.of(suspect, process, how, findings, case.complaints)
 
 
 def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
     """The call whose kernel failed as something that looked at the device saw it, and that in a sentence."""
     told = complaints.witness(case.complaints)
-    call = complaints.call_of(told.kernel, process) if told is not None else None
+    call = None
+    if told is not None and _is_of(told, process):
+        call = complaints.call_of(told.kernel, process) or complaints.call_from(told.hosts, process)
     if told is None or call is None:
         return None
     return call, f"The kernel of {call.op} (call {call.n}) failed on the device. {complaints.sentence(told)}."
+
+
+def _is_of(told: Complaint, process: Process) -> bool:
+    """Whether a complaint may be of a process: it names no other."""
+    return not told.pid or process.header is None or told.pid == process.header.pid
 
 
 def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Case) -> list[Finding]:

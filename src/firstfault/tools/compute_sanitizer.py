@@ -1,6 +1,6 @@
 """compute-sanitizer around a command: its words, the environment that lets it see each tensor, its output.
 
-    compute-sanitizer --tool memcheck --padding 4096 --log-file memcheck.txt … python program.py
+compute-sanitizer --tool memcheck --padding 4096 --log-file memcheck.txt … python program.py
 """
 
 from __future__ import annotations

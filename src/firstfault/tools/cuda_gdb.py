@@ -1,6 +1,6 @@
 """cuda-gdb in batch: what it is told to print of a GPU core dump, or of a command that it runs until it fails.
 
-    cuda-gdb -batch -nx -ex "target cudacore FILE" -ex "info cuda kernels" -ex bt -ex "x/16i $errorpc-64" …
+cuda-gdb -batch -nx -ex "target cudacore FILE" -ex "info cuda kernels" -ex bt -ex "x/16i $errorpc-64" …
 """
 
 from __future__ import annotations

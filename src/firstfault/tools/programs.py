@@ -1,6 +1,6 @@
 """Where the programs that come with CUDA are, and how to get one that is not there.
 
-    find(Program("cuda-gdb", …))  →  /usr/local/cuda/bin/cuda-gdb
+find(Program("cuda-gdb", …))  →  /usr/local/cuda/bin/cuda-gdb
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Complaint(msgspec.Struct, omit_defaults=True):
         file, line: in the source of the kernel, or of the host where there is no kernel.
         block, thread: of the launch.
         grid: the blocks of the launch.
-        host: the Python line that launched it, or that an exception was raised at.
+        host: the Python line that launched it, or that an exception was raised at; of a launch the outermost, and
+            ``hosts`` are all of them, the innermost first.
         pid, rank: of the process that it is of; 0 and an empty text where it does not say.
         nbytes: of the allocation or access.
         address: that was accessed, and ``near`` with ``near_bytes`` the allocation closest to it; 0 where not told.
@@ -67,6 +68,7 @@ class Complaint(msgspec.Struct, omit_defaults=True):
     thread: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     host: str = ""
+    hosts: list[str] = []
     pid: int = 0
     rank: str = ""
     nbytes: int = 0

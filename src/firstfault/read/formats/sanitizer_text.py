@@ -18,10 +18,10 @@ from firstfault.read.formats.complaint import MOST_DETAILS, MOST_FRAMES, Complai
 
 _MARK = "========="
 _OPENS = re.compile(
-    r"(?:Invalid|Uninitialized|Unused memory|Race reported|(?:Warning|Error): Race|(?:ERROR|WARN|INFO): .{0,60}Potential"
-    r"|Potential|Barrier error|Misaligned|Leaked|Program hit|Malloc/Free|Free|Double free|Stack overflow"
-    r"|Address .{1,60} is (?:out of bounds|misaligned)|Out-of-range|Fault|Internal Sanitizer Error|Internal Error"
-    r"|Error: [Nn]o (?:kernel|CUDA)|Unable to)"
+    r"(?:Invalid|Uninitialized|Unused memory|Race reported|(?:Warning|Error): Race"
+    r"|(?:ERROR|WARN|INFO): .{0,60}Potential|Potential|Barrier error|Misaligned|Leaked|Program hit|Malloc/Free|Free"
+    r"|Double free|Stack overflow|Address .{1,60} is (?:out of bounds|misaligned)|Out-of-range|Fault"
+    r"|Internal (?:Sanitizer )?Error|Error: [Nn]o (?:kernel|CUDA)|Unable to)"
 )
 _AT = re.compile(
     r"at (?:0x[0-9a-f]{1,16} in )?(?P<kernel>.{1,400}?)(?:\+0x[0-9a-f]{1,16})?"
@@ -86,6 +86,8 @@ def _detail(told: Complaint, text: str) -> None:
         told.thread, told.block = numbers(match["thread"]), numbers(match["block"])
     elif match := _HOST.match(text):
         told.host = match["place"]  # the last one is the program's own
+        if len(told.hosts) < MOST_FRAMES:
+            told.hosts.append(told.host)
     elif match := _DEVICE.match(text):
         if len(told.frames) < MOST_FRAMES:
             told.frames.append(match[1])
