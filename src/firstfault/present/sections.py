@@ -78,6 +78,8 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section("More processes", [(f"{left} more, in --json",)])
     if report.complaints:
         yield _complaints(report.complaints)
+        if not any(process.chain for process in report.processes):
+            yield from _on_device(report.complaints)
     if report.unseen:
         yield Section("Nothing recorded in", _lines(report.unseen))
     if report.stderr:
@@ -131,10 +133,21 @@ def chain_sections(chain: Chain) -> Iterator[Section]:
     if chain.access:
         rows.insert(1, ("", chain.access, ""))
     yield Section("Chain of evidence", columns=["link", "what", "by"], rows=rows)
-    if chain.frames:
-        yield Section("Stack on the device", _lines(chain.frames), verbatim=True)
-    if chain.sass:
-        yield Section("Code around the fault", _lines(chain.sass), verbatim=True)
+    yield from _code(chain.frames, chain.sass)
+
+
+def _on_device(complaints: list[Complaint]) -> Iterator[Section]:
+    """What a tool saw of the device, of the first complaint that has any."""
+    told = next((one for one in complaints if one.sass or one.frames), None)
+    if told is not None:
+        yield from _code(told.frames, told.sass)
+
+
+def _code(frames: list[str], sass: list[str]) -> Iterator[Section]:
+    if frames:
+        yield Section("Stack on the device", _lines(frames), verbatim=True)
+    if sass:
+        yield Section("Code around the fault", _lines(sass), verbatim=True)
 
 
 def _lines(texts: list[str]) -> list[Line]:

@@ -20,6 +20,8 @@ from firstfault.record import layout
 SUFFIX = ".cudacore"
 PIPE = "CUDA_COREDUMP_PIPE"
 FILE = "CUDA_COREDUMP_FILE"
+FLAGS = "CUDA_COREDUMP_GENERATION_FLAGS"
+TRIGGERED = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"
 LIGHT = "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory"
 AFTERWARDS = "skip_abort"
 """The program goes on to its own error, and ends as it does without."""
@@ -29,21 +31,20 @@ _LOOK_SECONDS = 0.2
 _MAGIC = b"\x7fELF"
 
 
-def variables(recording: Path) -> dict[str, str]:
-    """What has the driver write a core dump of each process whose kernel fails, or of one that is asked for it."""
+def prepared(recording: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Make the folder for core dumps; the variables that have the driver write one of each process that fails there.
+
+    It does so too when it is asked to through the pipe. What a user has chosen to leave out of them stays so.
+    """
     folder = recording.absolute() / layout.CORE_DUMPS
+    folder.mkdir(mode=layout.PRIVATE_FOLDER, exist_ok=True)
     return {
         "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
-        "CUDA_COREDUMP_GENERATION_FLAGS": f"{LIGHT},{AFTERWARDS}",
+        FLAGS: environ.get(FLAGS) or f"{LIGHT},{AFTERWARDS}",
         FILE: str(folder / f"%h-%p{SUFFIX}"),
-        "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
+        TRIGGERED: "1",
         PIPE: str(folder / "pipe.%h.%p"),
     }
-
-
-def prepare(recording: Path) -> None:
-    """Make the folder that the core dumps go to."""
-    (recording / layout.CORE_DUMPS).mkdir(mode=layout.PRIVATE_FOLDER, exist_ok=True)
 
 
 def collected(recording: Path) -> list[Path]:
@@ -89,13 +90,13 @@ def trigger(pid: int, environ: Mapping[str, str], host: str, seconds: float) -> 
     Raises:
         UsageError: it does not listen, or gave none in time.
     """
+    if environ.get(TRIGGERED) != "1":
+        raise UsageError(
+            f"process {pid} does not listen for it: it was started without {TRIGGERED}=1, which "
+            "firstfault run --coredump sets"
+        )
     pipe = _named(environ.get(PIPE) or "corepipe.cuda.%h.%p", pid, host)
     core = _named(environ.get(FILE) or "core_%t_%h_%p.nvcudmp", pid, host)
-    if environ.get("CUDA_ENABLE_USER_TRIGGERED_COREDUMP") != "1":
-        raise UsageError(
-            f"process {pid} does not listen for it: it was started without CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, "
-            "which firstfault run --coredump sets"
-        )
     cwd = Path(f"/proc/{pid}/cwd")
     _write(cwd / pipe, pid)
     deadline = time.monotonic() + seconds

@@ -23,7 +23,6 @@ _LOOK = (
     "info cuda devices",
     "print $errorpc",
     f"x/{AROUND}i $pc-{AROUND // 2 * 16}",
-    "info registers $R0 $R1 $R2 $R3 $R4 $R5 $R6 $R7",
 )
 _QUOTED = '"'
 
