@@ -148,7 +148,7 @@ class _Objects:
 
     def add(self, path: tuple[PathKey, ...], value: Any) -> None:
         """Tell of one object, and of those in it where its state is saved."""
-        if len(self.found) >= MOST_OBJECTS or isinstance(value, _SCALARS) and not isinstance(value, enum.Enum):
+        if len(self.found) >= MOST_OBJECTS or (isinstance(value, _SCALARS) and not isinstance(value, enum.Enum)):
             return
         told: dict[str, Any] = {"path": path}
         self.found.append(told)

@@ -27,9 +27,7 @@ SECONDS_HELP = "How long to wait for the core dump."
 
 def command(
     file: Annotated[Path | None, typer.Argument(parser=given, metavar="FILE", help=FILE_HELP)] = None,
-    recording: Annotated[
-        Path | None, typer.Argument(parser=readable, metavar="RECORDING", help=RECORDING_HELP)
-    ] = None,
+    recording: Annotated[Path | None, typer.Argument(parser=readable, metavar="RECORDING", help=RECORDING_HELP)] = None,
     trigger: Annotated[int | None, typer.Option(min=1, metavar="PID", help=TRIGGER_HELP)] = None,
     yes: Annotated[bool, typer.Option("--yes", help=YES_HELP)] = False,
     seconds: Annotated[float, typer.Option(min=1, help=SECONDS_HELP)] = 60.0,

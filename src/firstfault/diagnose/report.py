@@ -18,7 +18,7 @@ from firstfault.diagnose.finding import Confidence, Finding, ranked
 from firstfault.diagnose.finding import Verdict as Found
 from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
 from firstfault.read.calls import Call, History, Process
-from firstfault.read.formats.complaint import Complaint
+from firstfault.read.formats.complaint import Complaint, Teller
 from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
 from firstfault.record import progress, schema
@@ -27,6 +27,8 @@ from firstfault.settings import Level
 REPORT_VERSION = 1
 STDERR_LINES = 15
 MOST_TARGETS = 50
+DUMP = "dump"
+"""The kind of a source that is one dumped call: what failed with it can only be of that."""
 LOST = "lost"
 """Code of the note on records that could not be written."""
 
@@ -274,7 +276,7 @@ def _process(process: Process, case: Case) -> ProcessReport:
     streams = device.positions(page, process.marks) if page is not None else []
     if streams and _device_failed(process, suspect, case.ending):
         verdict, suspect, conclusion = _blame(process, streams, verdict, suspect, conclusion)
-    elif not _exited_well(process, case.ending) and (seen := _witnessed(process, case)) is not None:
+    elif (seen := _witnessed(process, case)) is not None:
         verdict, suspect, conclusion = Verdict.CULPRIT, *seen
     only = _only(process, case.history) if verdict is Verdict.ENDED else None
     for call in filter(None, (suspect, only)):
@@ -323,11 +325,17 @@ def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
     """The call whose kernel failed as something that looked at the device saw it, and that in a sentence."""
     told = complaints.witness(case.complaints)
     call = None
-    if told is not None and _is_of(told, process):
+    if told is not None and _is_of(told, process) and not _lived_on(told, process, case.ending):
         call = complaints.call_of(told.kernel, process) or complaints.call_from(told.hosts, process)
+        call = call or (_only(process, case.history) if case.kind == DUMP else None)
     if told is None or call is None:
         return None
     return call, f"The kernel of {call.op} (call {call.n}) failed on the device. {complaints.sentence(told)}."
+
+
+def _lived_on(told: Complaint, process: Process, ending: Ending) -> bool:
+    """Whether what was told of is not what a process ended in: one that a sanitizer sees to fail may end well."""
+    return _exited_well(process, ending) and told.teller is not Teller.SANITIZER
 
 
 def _is_of(told: Complaint, process: Process) -> bool:

@@ -116,4 +116,6 @@ def folder_of(path: Path) -> Path | None:
 
 
 def _archive(folder: Path, side: str) -> Path | None:
-    return next((folder / f"{side}{kind}" for kind in (".pt", ".safetensors") if exists(folder / f"{side}{kind}")), None)
+    return next(
+        (folder / f"{side}{kind}" for kind in (".pt", ".safetensors") if exists(folder / f"{side}{kind}")), None
+    )

@@ -3,7 +3,7 @@
     call = Prepared(read(folder), device="cuda:0")
     args, kwargs = call.arguments()       new tensors each time
 
-Partial tensors, of which a dump holds rows, are completed by ``partial.complete`` before anything is placed.
+Of a tensor that is there in part, the call gets the rows that its indices refer to, and these renumbered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 
 from firstfault.read.saved_call import SavedCall
 from firstfault.record import schema
-from firstfault.replay import partial, rebuild, resolve, tensors
+from firstfault.record.partial import decoded
+from firstfault.replay import partial, resolve, tensors
 from firstfault.replay.errors import NotRun
 from firstfault.replay.rebuild import Path, Rebuilder, shown
 
@@ -63,7 +64,9 @@ class Devices:
         found = self.chosen or (recorded if recorded else _default())
         if found.startswith("cuda"):
             if not torch.cuda.is_available():
-                raise NotRun(f"it was recorded on {recorded or found}, and there is no CUDA device here; try --device cpu")
+                raise NotRun(
+                    f"it was recorded on {recorded or found}, and there is no CUDA device here; try --device cpu"
+                )
             index = torch.device(found).index
             found = found if index is None or index < torch.cuda.device_count() else "cuda:0"
         self.seen.add(found)
@@ -94,11 +97,14 @@ class Prepared:
         self.saved = saved
         self.devices = Devices(device)
         self.notes: list[str] = []
-        self.held = tensors.load(saved.inputs)
-        self.held, notes = partial.complete(self.held, saved.metadata)
-        self.notes += notes
+        restored = partial.restored(tensors.load(saved.inputs), decoded(saved.metadata.get("partial")))
+        self.held = restored.tensors
+        self.notes += restored.notes
+        self._sampled = set(restored.missing)
         self._function = function
         self._placer = placer
+        self.watcher: Callable[[Mapping[str, torch.Tensor], Mapping[str, str]], None] | None = None
+        """Told of the tensors each time that they are placed, and of their names, by key."""
         self._objects = _objects(saved)
 
     def arguments(self) -> Arguments:
@@ -112,10 +118,13 @@ class Prepared:
             {key: self.held[key] for key in where}, lambda key: torch.device(where[key]), self._placer
         )
 
+        if self.watcher is not None:
+            self.watcher(placed, names)
+
         def tensor_at(described: schema.Tensor, path: Path) -> torch.Tensor:
             key = keys.get(id(described))
             if key is None:
-                raise NotRun(f"the tensor {shown(path)} is not in the dump{self._why(path)}")
+                raise NotRun(f"the tensor {shown(path)} is not in the dump{self._why()}")
             return _with_grad(placed[key], described)
 
         function, is_method = self._named_function()
@@ -149,24 +158,37 @@ class Prepared:
 
     def _keys(self) -> tuple[dict[int, str], dict[str, str], dict[str, str]]:
         """By ``id`` of each description the tensor's key; by key its name, and the device that it goes to."""
-        by_path = self.saved.keys_by_path()
         keys: dict[int, str] = {}
         names: dict[str, str] = {}
         where: dict[str, str] = {}
-        described = [(value, (index,)) for index, value in enumerate(self.saved.given.positional)]
-        described += [(value, (name,)) for name, value in self.saved.given.named.items()]  # type: ignore[misc]
-        described += [(told["state"], path) for path, told in self._objects.items() if "state" in told]  # type: ignore[misc]
-        for value, begin in described:
-            for tensor, path in leaves(value, begin):
-                found = by_path.get(path)
-                key = self.saved.given.keys.get(id(tensor)) or (found.popleft() if found else None)
-                if key is not None and key in self.held:
-                    keys[id(tensor)] = key
-                    names[key] = shown(path)
-                    where[key] = self.devices.of(tensor.device if self.saved.ours or tensor.device != "cpu" else "")
+        for tensor, key, path in self.saved_inputs():
+            keys[id(tensor)] = key
+            names[key] = shown(path)
+            where[key] = self.devices.of(tensor.device if self.saved.ours or tensor.device != "cpu" else "")
         return keys, names, where
 
-    def _why(self, path: Path) -> str:
+    def saved_inputs(self) -> list[tuple[schema.Tensor, str, Path]]:
+        """The tensors that the dump holds of what the call was given: description, key, and the path to each."""
+        by_path = self.saved.keys_by_path()
+        found = []
+        for value, begin in self._described():
+            for tensor, path in leaves(value, begin):
+                keys = by_path.get(path)
+                key = self.saved.given.keys.get(id(tensor)) or (keys.popleft() if keys else None)
+                if key is not None and key in self.held:
+                    found.append((tensor, key, path))
+        return found
+
+    def _described(self) -> list[tuple[schema.Value, Path]]:
+        """Arguments and the states of objects, with the path to each."""
+        given = self.saved.given
+        described: list[tuple[schema.Value, Path]] = [(value, (index,)) for index, value in enumerate(given.positional)]
+        described += [(value, (name,)) for name, value in given.named.items()]
+        return described + [(told["state"], path) for path, told in self._objects.items() if "state" in told]
+
+    def _why(self) -> str:
+        if self._sampled:
+            return ": it was too large, and only a sample of it was saved (FIRSTFAULT_DUMP_TENSOR_MAX_BYTES)"
         lost = self.saved.lost()
         return f" ({next(iter(lost.values()))})" if lost else ""
 

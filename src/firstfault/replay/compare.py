@@ -52,8 +52,7 @@ def _pair(pair: Pair) -> tuple[list[Difference], bool]:
     if isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor):
         return _tensors(pair.name, expected.detach(), actual.detach())
     if type(expected) is not type(actual):
-        names = [type(value).__name__ for value in (expected, actual)]
-        return [Difference(pair.name, "type", *names)], False
+        return [Difference(pair.name, "type", type(expected).__name__, type(actual).__name__)], False
     if _equal(expected, actual):
         return [], True
     return [Difference(pair.name, "value", repr(expected)[:200], repr(actual)[:200])], False
@@ -69,15 +68,19 @@ def _equal(expected: Any, actual: Any) -> bool:
 
 def _tensors(name: str, expected: torch.Tensor, actual: torch.Tensor) -> tuple[list[Difference], bool]:
     for what in ("dtype", "layout", "shape"):
-        pair = [getattr(tensor, what) for tensor in (expected, actual)]
-        if pair[0] != pair[1]:
-            return [Difference(name, what, *(str(tuple(x) if what == "shape" else x) for x in pair))], False
+        one, other = (_shown(getattr(tensor, what)) for tensor in (expected, actual))
+        if one != other:
+            return [Difference(name, what, one, other)], False
     if not is_plain(expected) or not is_plain(actual):
         return _unusual(name, expected, actual)
     found = values(name, expected, actual.to("cpu"))
     if not found and _steps(expected) != _steps(actual):
         found = [Difference(name, "stride", str(expected.stride()), str(actual.stride()))]
     return found, not found and _same_bits(expected, actual)
+
+
+def _shown(value: Any) -> str:
+    return str(tuple(value) if isinstance(value, torch.Size) else value)
 
 
 def _steps(tensor: torch.Tensor) -> list[int]:
@@ -192,7 +195,7 @@ def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
     if one.numel() == 0:
         return True
     left, right = one.reshape(-1), two.to("cpu").reshape(-1)
-    if one.is_floating_point() and one.dtype.itemsize > 1 or one.is_complex():
+    if (one.is_floating_point() and one.dtype.itemsize > 1) or one.is_complex():
         return bool(((left == right) | (left.isnan() & right.isnan())).all())
     left, right = left.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8)
     return bool(torch.equal(left, right))

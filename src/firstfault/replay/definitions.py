@@ -101,9 +101,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
             yield from (name for inner in node.body for name in _bound(inner))
         else:
             yield from (
-                inner.id
-                for inner in ast.walk(node)
-                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+                inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
             )
 
 

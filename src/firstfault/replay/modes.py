@@ -1,6 +1,6 @@
 """The state that a call ran in: gradients, autocast, default dtype, precision, random numbers.
 
-    with restored({"grad": false, "autocast": {"cpu": "torch.bfloat16"}, …}): function(*args)
+with restored({"grad": false, "autocast": {"cpu": "torch.bfloat16"}, …}): function(*args)
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "OrderedD
 _DEVICE = re.compile(r"device\(type='(\w+)'(?:, index=(\d+))?\)")
 _SLICE = re.compile(r"slice\((.+), (.+), (.+)\)")
 _TORCHS = re.compile(r"torch\.(\w+)")
+_OF_MODULES = ("_modules", "_parameters", "_buffers")
 _CUDA = re.compile(r"cuda(:\d+)?")
 SAVE_MODULES = "record it with FIRSTFAULT_DUMP_MODULES=1 to save what it holds"
 
@@ -111,7 +112,11 @@ class Rebuilder:
         if told is None or "class" not in told:
             return tensor
         kind = resolve.by_reference(told["class"])
-        return tensor.as_subclass(kind) if isinstance(kind, type) and kind not in (torch.Tensor, torch.nn.Parameter) else tensor
+        return (
+            tensor.as_subclass(kind)
+            if isinstance(kind, type) and kind not in (torch.Tensor, torch.nn.Parameter)
+            else tensor
+        )
 
     def _sequence(self, value: schema.Sequence, path: Path) -> Any:
         if value.length != len(value.items):
@@ -162,7 +167,9 @@ class Rebuilder:
         told = self._objects.get(path)
         if told is not None and "class" in told:
             if told["class"].get("module") == "collections":
-                return {"OrderedDict": OrderedDict, "defaultdict": defaultdict, "deque": deque}[told["class"]["qualname"]]
+                return {"OrderedDict": OrderedDict, "defaultdict": defaultdict, "deque": deque}[
+                    told["class"]["qualname"]
+                ]
             kind = resolve.by_reference(told["class"])
         else:
             kind = self._scope.get(name)
@@ -249,7 +256,11 @@ def _plain_object(value: schema.Opaque, path: Path, device: Callable[[str], str]
         name = (match[1] + (f":{match[2]}" if match[2] else "")) if match else text
         return torch.device(device(name))
     if value.name in ("bytes", "bytearray") and text:
-        return {"bytes": bytes, "bytearray": bytearray}[value.name](ast.literal_eval(text.removeprefix("bytearray(").rstrip(")")) if text.startswith("bytearray") else ast.literal_eval(text))
+        return {"bytes": bytes, "bytearray": bytearray}[value.name](
+            ast.literal_eval(text.removeprefix("bytearray(").rstrip(")"))
+            if text.startswith("bytearray")
+            else ast.literal_eval(text)
+        )
     if value.name == "ellipsis":
         return ...
     if value.name == "slice" and (match := _SLICE.fullmatch(text)):
@@ -282,7 +293,7 @@ def _numpy_scalar(reference: Mapping[str, Any], text: str, path: Path) -> Any:
     kind = getattr(numpy, str(reference.get("qualname")), None)
     if not isinstance(kind, type) or not issubclass(kind, numpy.generic):
         raise NotRun(f"{shown(path)} is a numpy {reference.get('qualname')}, of which only a description was saved")
-    return kind(text == "True" if kind is numpy.bool_ else text)  # type: ignore[arg-type]
+    return kind(text == "True" if kind is numpy.bool_ else text)
 
 
 def _number(text: str, path: Path) -> Any:
@@ -311,4 +322,6 @@ def shown(path: Path) -> str:
     from firstfault.capture.describe import label
 
     first, *rest = path
-    return label(("self", *rest) if first == OWNER else path)
+    inside = next((at for at, step in enumerate(path) if step in _OF_MODULES), len(path))
+    within = "".join(f".{step}" for step in path[inside:] if step not in _OF_MODULES)
+    return label(("self", *rest[: inside - 1]) if first == OWNER else path[:inside]) + within

@@ -34,7 +34,9 @@ def load(archive: Path | None) -> dict[str, torch.Tensor]:
             return _load_safetensors(archive)
         found = torch.load(archive, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged archive fails in as many ways as it has fields
-        raise NotRun(f"{archive.name} cannot be read ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from error
+        raise NotRun(
+            f"{archive.name} cannot be read ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
+        ) from error
     if not isinstance(found, dict):
         raise NotRun(f"{archive.name} does not hold tensors by name")
     return {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}

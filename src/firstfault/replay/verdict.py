@@ -121,7 +121,7 @@ class Replayed(msgspec.Struct, omit_defaults=True):
     notes: list[str] = []
 
 
-class Answer(msgspec.Struct, omit_defaults=True):
+class Answer(msgspec.Struct):
     """What ``firstfault replay --json`` prints.
 
     Attributes:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from firstfault.tools import programs
 
@@ -19,10 +19,6 @@ PROGRAM = programs.Program(
 PADDING = 4096
 """Bytes behind each allocation that belong to nobody: an access that far past its end does not meet the next one."""
 MOST_ERRORS = 200
-
-ALLOCATOR = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-_ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-_NOT_SEEN = re.compile(r"expandable_segments:True|backend:cudaMallocAsync", re.IGNORECASE)
 
 
 class Tool(str, Enum):
@@ -38,12 +34,24 @@ class Tool(str, Enum):
     """Barriers that not all threads reach."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """The environment of a checked command, and what was changed in it, a sentence each."""
+FALSE_ALARMS = {
+    Tool.MEMCHECK: "errors of API calls that a library makes on trial and handles are listed apart, as no faults",
+    Tool.RACECHECK: "it sees races for shared memory alone; warp-synchronous code without __syncwarp is reported too",
+    Tool.INITCHECK: "padding that a library reads and does not use, as cuBLAS and cuDNN do, is reported too",
+    Tool.SYNCCHECK: "warp-specialised kernels with named barriers may be reported although they are right",
+}
+"""What each is known to report that is no fault."""
 
-    environ: dict[str, str]
-    changes: tuple[str, ...]
+ALLOCATOR = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+_ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_NOT_SEEN = re.compile(r"expandable_segments:True|backend:cudaMallocAsync", re.IGNORECASE)
+
+
+class Surroundings(NamedTuple):
+    """The variables that differ for a checked command, and what they change, a sentence each."""
+
+    variables: dict[str, str]
+    changes: list[str]
 
 
 def words(tool: Tool, log: Path, command: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
@@ -59,16 +67,16 @@ def words(tool: Tool, log: Path, command: Sequence[str], environ: Mapping[str, s
 
 
 def surroundings(environ: Mapping[str, str]) -> Surroundings:
-    """The environment in which each tensor is an allocation of its own, which the tool knows the bounds of.
+    """What gives an environment in which each tensor is an allocation of its own, which the tool knows the bounds of.
 
     Memory that PyTorch maps piece by piece (expandable segments) or takes from the driver's pool it would report
     wrongly, or not at all, so both are switched off.
     """
-    changed = dict(environ) | {ALLOCATOR: "1"}
-    changes = [f"{ALLOCATOR}=1: PyTorch's caching allocator is off, each tensor is an allocation of its own"]
+    changed = {ALLOCATOR: "1"}
+    changes = [f"{ALLOCATOR}=1: PyTorch's caching allocator is off, so each tensor is an allocation of its own"]
     for name in _ALLOCATOR_SETTINGS:
-        if _NOT_SEEN.search(environ.get(name, "")):
-            kept = [part for part in environ[name].split(",") if not _NOT_SEEN.search(part)]
-            changed[name] = ",".join(kept)
-            changes.append(f"{name} without what makes false alarms: {environ[name]}")
-    return Surroundings(changed, tuple(changes))
+        given = environ.get(name, "")
+        if _NOT_SEEN.search(given):
+            changed[name] = ",".join(part for part in given.split(",") if not _NOT_SEEN.search(part))
+            changes.append(f"{name}={changed[name]} in place of {given}, which makes false alarms")
+    return Surroundings(changed, changes)

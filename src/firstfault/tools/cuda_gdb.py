@@ -50,11 +50,6 @@ def on_command(command: Sequence[str], environ: Mapping[str, str] | None = None)
     return [*_batch(looks, environ), "--args", *command]
 
 
-def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a command under the debugger: software preemption lets the display's GPU be debugged too."""
-    return dict(environ) | {"CUDA_DEBUGGER_SOFTWARE_PREEMPTION": environ.get("CUDA_DEBUGGER_SOFTWARE_PREEMPTION", "1")}
-
-
 def _batch(commands: Sequence[str], environ: Mapping[str, str] | None) -> list[str]:
     program = str(programs.find(PROGRAM, os.environ if environ is None else environ))
     return [program, "-batch", "-nx", *(word for command in commands for word in ("-ex", command))]

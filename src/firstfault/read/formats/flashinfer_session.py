@@ -38,6 +38,7 @@ class FlashInferSession(DumpFolder):
         return [self.path.parent / name for name in self._session]
 
     def metadata(self, folder: Path) -> dict[str, Any]:
+        """What the session says of a dump."""
         return self._session[folder.name]
 
 
