@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from firstfault.diagnose import accesses, complaints
+from firstfault.diagnose import accesses, complaints, lineage
 from firstfault.diagnose.finding import Confidence, Finding, Verdict
 from firstfault.read.calls import Call, Process
 from firstfault.read.formats.complaint import Complaint
+from firstfault.record import schema
 
 NO_KERNEL = "run it with --coredump, or its call under firstfault sanitize, to have the kernel named"
 NO_VALUE = "record at level 5, which reads the values"
@@ -95,7 +96,7 @@ def of(suspect: Call, process: Process, how: str, findings: Sequence[Finding], t
         ),
         argument=_argument(found, access, suspect),
         value=Link(found.text, found.rule) if found else Link(missing=NO_VALUE),
-        producer=_producer(found),
+        producer=_producer(found, process),
         access=f"the access {access.text}" if access else "",
         sass=seen.sass if seen else [],
         frames=seen.frames if seen else [],
@@ -128,11 +129,30 @@ def _argument(found: Finding | None, access: accesses.Access | None, suspect: Ca
     return Link(f"{label}{of}{kind}", found.rule if found is not None else "its address")
 
 
-def _producer(found: Finding | None) -> Link:
+def _producer(found: Finding | None, process: Process) -> Link:
     if found is None:
         return Link(missing=NO_VALUE)
     if found.origin:
-        return Link(f"{found.origin_op} (call {found.origin})", "lineage")
+        behind = _behind(process.find(found.origin), process)
+        return Link(f"{found.origin_op} (call {found.origin}){behind}", "lineage")
     if found.verdict is Verdict.CAUSE:
         return Link(f"{found.op} (call {found.call}) itself", found.rule)
     return Link(missing=NO_PRODUCER)
+
+
+def _behind(producer: Call | None, process: Process) -> str:
+    """What a producer was given that was wrong before, and the call that made that; empty where nothing was."""
+    for label, tensor in producer.given if producer is not None else ():
+        if not tensor.nan_count or producer is None:
+            continue
+        origin = lineage.origin(process, producer, label, _has_nan)
+        if origin.found and origin.n != producer.n:
+            up = f", {len(origin.path)} calls before it" if len(origin.path) > 1 else ""
+            return f", given {tensor.nan_count:,} NaN in {label}, which {origin.in_words} made{up}"
+    return ""
+
+
+def _has_nan(tensor: schema.Tensor) -> bool | None:
+    if tensor.nan_count is not None:
+        return tensor.nan_count > 0
+    return None if "float" in tensor.dtype or "complex" in tensor.dtype else False
