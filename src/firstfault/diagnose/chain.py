@@ -133,8 +133,11 @@ def _producer(found: Finding | None, process: Process) -> Link:
     if found is None:
         return Link(missing=NO_VALUE)
     if found.origin:
-        behind = _behind(process.find(found.origin), process)
-        return Link(f"{found.origin_op} (call {found.origin}){behind}", "lineage")
+        n, op = (found.maker, found.maker_op) if found.maker else (found.origin, found.origin_op)
+        behind = _behind(process.find(n), process)
+        if not behind and found.maker:
+            behind = f", given what {found.origin_op} (call {found.origin}) had made bad"
+        return Link(f"{op} (call {n}){behind}", "lineage")
     if found.verdict is Verdict.CAUSE:
         return Link(f"{found.op} (call {found.call}) itself", found.rule)
     return Link(missing=NO_PRODUCER)

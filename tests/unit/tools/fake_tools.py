@@ -1,6 +1,6 @@
 """Stand-ins for cuda-gdb and compute-sanitizer, which are not here: programs that print what the real ones printed.
 
-    with_tools(folder, gdb=text)  →  a PATH on which cuda-gdb prints that text, and writes down how it was called
+with_tools(folder, gdb=text)  →  a PATH on which cuda-gdb prints that text, and writes down how it was called
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ def fake_sanitizer(folder: Path, text: str, *, runs: bool = True) -> str:
         f"""
         import os, subprocess, sys
         words = sys.argv[1:]
-        log = words[words.index("--log-file") + 1]
-        open(log.replace("%p", str(os.getpid())), "w").write({text!r})
+        at = words.index("--log-file")
         open({str(folder / "compute-sanitizer.words")!r}, "w").write(chr(10).join(words))
-        status = subprocess.call(words[words.index("--log-file") + 2:]) if {runs} else 0
-        sys.exit(status)
+        child = subprocess.Popen(words[at + 2:] if {runs} else ["true"])
+        child.wait()
+        open(words[at + 1].replace("%p", str(child.pid)), "w").write({text!r})
+        sys.exit(child.returncode)
         """,
     )
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
