@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+
 import torch
 
 from firstfault.capture import boundary

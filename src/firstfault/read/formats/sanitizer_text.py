@@ -38,7 +38,7 @@ _LEAKED = re.compile(r"(?:Leaked [\d,]{1,20} bytes at|in allocation) (0x[0-9a-f]
 _ACCESS = re.compile(
     r"(?:Race reported between )?(?:Read|Write|Atomic)\w* (?:access|Thread \([\d,]{1,40}\)) (?P<at>at .*)"
 )
-_SUMMARY = re.compile(r"========= (?:ERROR SUMMARY: |RACECHECK SUMMARY: )(\d{1,9}) (?:error|hazard)s?\b(?! (?:was|were))")
+_SUMMARY = re.compile(r"========= (?:ERROR|RACECHECK) SUMMARY: (\d{1,9}) (?:error|hazard)s?\b(?! (?:was|were))")
 
 
 class SanitizerText(OpenComplaint):
