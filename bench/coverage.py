@@ -58,6 +58,10 @@ ALL = {
         _SGLANG_CPU,
     ),
     "gpu-transformers": Program("transformers, Qwen3 decoding, GPU", _program(_HERE, "transformers_decode", "cuda")),
+    "gpu-compiled": Program(
+        "transformers, compiled by torch.compile and captured into a CUDA graph, GPU",
+        _program(_HERE, "compiled_and_captured"),
+    ),
     "gpu-triton": Program("Triton kernels, autotuned, GPU", _program(_HERE, "own_kernels", "cuda")),
     "gpu-flag-gems": Program("FlagGems 5.0, GPU", _program(_HERE, "flag_gems_ops")),
     "gpu-flashinfer": Program("FlashInfer 0.6, GPU", _program(_HERE, "flashinfer_ops")),

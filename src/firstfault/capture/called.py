@@ -104,8 +104,16 @@ def _registration(name: str) -> Reference:
     match = _REGISTERED_AT.search(torch._C._dispatch_dump(name))
     if match is None or not match[1].endswith(".py"):
         return {}
-    modules = (key for key, module in list(sys.modules.items()) if getattr(module, "__file__", None) == match[1])
-    return {"module": next(modules, ""), "file": match[1]}
+    return {"module": next((name for name in list(sys.modules) if _file_of(name) == match[1]), ""), "file": match[1]}
+
+
+def _file_of(module: str) -> str | None:
+    """The file of an imported module; one that is imported when it is first looked into stays as it is."""
+    try:
+        found = vars(sys.modules[module]).get("__file__")
+    except (KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 # --- the state that a call runs in
@@ -132,9 +140,8 @@ def modes() -> dict[str, Any]:
 def of_class(kind: type) -> Reference:
     """How a class is found again."""
     found = {"module": str(kind.__module__), "qualname": str(kind.__qualname__)}
-    module = sys.modules.get(found["module"])
-    path = getattr(module, "__file__", None)
-    return found | ({"file": str(path)} if path else {})
+    file = _file_of(found["module"])
+    return found | ({"file": file} if file else {})
 
 
 class _Objects:

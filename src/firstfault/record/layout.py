@@ -8,6 +8,7 @@ recording/
     tools/                       what compute-sanitizer and cuda-gdb printed of it, a text file each
     <host>-<pid>/
         calls.0001.jsonl         one record a line, header first
+        contracts.jsonl          what the program declared of arguments, for the operators that it has called
         statistics.bin           what the device read by itself, with FIRSTFAULT_STATS=async
         progress.bin             the marker page, once the process is gone
         dumps/<dump>/            inputs.pt, outputs.pt, metadata.json
@@ -21,6 +22,7 @@ from pathlib import Path
 SESSION = "session.json"
 STDERR_TAIL = "stderr.tail"
 UNSEEN = "unseen.jsonl"
+CONTRACTS = "contracts.jsonl"
 DUMPS = "dumps"
 CORE_DUMPS = "coredumps"
 TOOLS = "tools"

@@ -18,7 +18,7 @@ from types import ModuleType
 import msgspec
 
 from firstfault.diagnose import lineage
-from firstfault.diagnose.finding import Confidence, Finding, Verdict
+from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.read import earlier
 from firstfault.read.calls import Call, Process, State
 from firstfault.read.formats.complaint import Complaint
@@ -28,6 +28,7 @@ from firstfault.read.tensors import Labelled, tensors
 from firstfault.record import schema
 
 RULES = (
+    "ff701_contract_broken",
     "ff501_index_out_of_range",
     "ff402_out_of_memory",
     "ff801_sync_in_capture",
@@ -201,11 +202,12 @@ def finding(
     *,
     verdict: Verdict = Verdict.SUSPICIOUS,
     command: str = "",
+    kind: Kind | None = None,
     evidence: list[str] | None = None,
     rules_out: str = "",
     origin: lineage.Origin | None = None,
 ) -> Finding:
-    """A finding of the rule in ``module``, which gives it code and title by its name, and its kind.
+    """A finding of the rule in ``module``, which gives it code and title by its name, and its kind if none is given.
 
     With an ``origin`` the text says where what was seen came from.
     """
@@ -222,7 +224,7 @@ def finding(
         arguments,
         text + (f"; {origin_in_words(origin)}" if origin is not None else ""),
         next_step,
-        kind=load(slug).KIND,
+        kind=kind or load(slug).KIND,
         verdict=Verdict.UPSTREAM if made else verdict,
         command=command or (suspect.trace(next(filter(call.links.get, arguments), "")) if arguments else ""),
         evidence=evidence or [],

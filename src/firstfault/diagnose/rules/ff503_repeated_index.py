@@ -21,10 +21,10 @@ import re
 from collections.abc import Iterator
 
 from firstfault.diagnose import contracts
-from firstfault.diagnose.contracts import whole
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.formats.values import elements
+from firstfault.read.tensors import whole
 from firstfault.record import schema
 
 KIND = Kind.ILLEGAL_ACCESS
