@@ -168,9 +168,10 @@ def _packed(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
 
 def _sum(tensor: torch.Tensor) -> int:
     """The sum of a tensor's elements, their bits taken as signed integers, modulo 2**64."""
-    bits = tensor.view(_BITS[tensor.dtype.itemsize])
-    total = sum(int(chunk.sum(dtype=torch.int64)) for chunk in _chunks(bits))
-    return _wrapped(total)
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for chunk in _chunks(tensor.view(_BITS[tensor.dtype.itemsize])):
+        total += chunk.sum(dtype=torch.int64)  # which wraps
+    return int(total)
 
 
 def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

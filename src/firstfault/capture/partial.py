@@ -23,6 +23,8 @@ from firstfault.record.indexing import Indexing, Key, Unit
 
 ROWS_FROM = 2**20
 """Bytes from which on a tensor is cut to the rows that are referred to: of smaller ones that is not worth it."""
+WORTH = 7 / 8
+"""What may be kept of tables for them to be cut: a part is more trouble to whoever reads it."""
 MOST_INDICES = 2**24
 SKIPPED_ROW = 0
 """Engines keep the first row for padding, and some kernels leave out what goes there: it has to stay the first."""
@@ -96,7 +98,7 @@ def _cut(known: Indexing, called: _Called, indices: str, tables: Mapping[str, Fo
     kept = sum(part.nbytes for part in parts.values())
     whole = sum(part.tensor.numel() * part.tensor.dtype.itemsize for part in parts.values())
     fits = all(part.nbytes <= most for part in parts.values())
-    return list(parts.values()) if fits and 2 * kept <= whole else []
+    return list(parts.values()) if fits and kept <= WORTH * whole else []
 
 
 class _Called:
@@ -156,7 +158,7 @@ class _Called:
 
     def _is_index(self, key: str) -> bool:
         tensor = self._keyed[key].tensor
-        return tensor.dtype in (torch.int32, torch.int64) and 0 < tensor.numel() <= MOST_INDICES
+        return tensor.dtype in (torch.int32, torch.int64) and tensor.numel() <= MOST_INDICES
 
 
 @lru_cache(maxsize=4096)

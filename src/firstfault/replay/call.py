@@ -112,6 +112,8 @@ class Prepared:
         self.held = dict(held)
         self._function = function
         self._placer = placer
+        self.watcher: Callable[[Mapping[str, torch.Tensor], Mapping[str, str]], None] | None = None
+        """Told of the tensors each time that they are placed, and of their names, by key."""
         self.objects = objects(saved)
 
     def arguments(self) -> Arguments:
@@ -124,6 +126,9 @@ class Prepared:
         placed = tensors.place(
             {key: self.held[key] for key in where}, lambda key: torch.device(where[key]), self._placer
         )
+
+        if self.watcher is not None:
+            self.watcher(placed, names)
 
         def tensor_at(described: schema.Tensor, path: Path) -> torch.Tensor:
             key = keys.get(id(described))

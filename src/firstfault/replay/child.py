@@ -65,6 +65,7 @@ def _replayed(spec: Spec, folder: Path, write: Callable[[Line], None], carried: 
     from firstfault.replay import outcome
     from firstfault.replay.call import Prepared
     from firstfault.replay.errors import NotRun
+    from firstfault.replay.guarded import Watch
     from firstfault.replay.memory import placer
     from firstfault.replay.reference import against_reference
 
@@ -73,14 +74,16 @@ def _replayed(spec: Spec, folder: Path, write: Callable[[Line], None], carried: 
     try:
         saved = read(folder)
         function = stand_in(spec)
-        prepared = Prepared(saved, device=spec.device, function=function, placer=placer(spec.redzone))
+        memory = placer(spec.redzone)
+        prepared = Prepared(saved, device=spec.device, function=function, placer=memory)
         if carried is not None:
             carried.into(prepared)
         prepared.arguments()
         write(Begun(saved.n, saved.op, str(folder), ", ".join(sorted(prepared.devices.seen))))
         if spec.against == "reference":
             return against_reference(prepared, spec.reference)
-        outcomes = [outcome.make(prepared) for _ in range(spec.repeat)]
+        with Watch(prepared, memory, write):
+            outcomes = [outcome.make(prepared) for _ in range(spec.repeat)]
         if carried is not None:
             carried.out_of(prepared, outcomes[-1])
         return outcome.judged(prepared, outcomes)

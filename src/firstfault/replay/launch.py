@@ -20,7 +20,7 @@ import msgspec
 import firstfault
 from firstfault.replay import spec as specs
 from firstfault.replay.errors import NotRun
-from firstfault.replay.spec import Begun, Done, Spec, Wrote
+from firstfault.replay.spec import Begun, Done, Lies, Overwritten, Placed, Spec, Wrote
 from firstfault.replay.verdict import Minimal, Replayed, Verdict
 from firstfault.tools.captured import Finished, captured
 
@@ -48,11 +48,22 @@ class Around:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a child: its results, one for each call of the spec, how it ended, and where it ran."""
+    """What came of a child.
+
+    Attributes:
+        results: one for each call of the spec.
+        finished: how it ended.
+        device: that it used.
+        lies: where the tensors of the last call lay, where they were guarded.
+        minimal: what is left of the input, where it was to be made small.
+        overwritten: the guards that were written to.
+    """
 
     results: list[Replayed]
     finished: Finished
     device: str = ""
+    lies: Sequence[Lies] = ()
+    overwritten: Sequence[Overwritten] = ()
     minimal: Minimal | None = None
 
 
@@ -114,18 +125,20 @@ def _ran(spec: Spec, lines: Sequence[specs.Line], finished: Finished, seconds: f
     results = [line.result for line in lines if isinstance(line, Done)]
     begun = next((line for line in reversed(lines) if isinstance(line, Begun)), None)
     devices = [line.device for line in lines if isinstance(line, Begun) and line.device]
+    lies = next((line.tensors for line in reversed(lines) if isinstance(line, Placed)), [])
+    overwritten = [line for line in lines if isinstance(line, Overwritten)]
     if len(results) < len(spec.calls):
         at = begun if begun is not None and len(results) < _times_begun(lines) else None
         results.append(_died(at, spec.calls[len(results)], finished, seconds))
     left = spec.calls[len(results) :]
     results += [Replayed(Verdict.NOT_RUN, dump=call, text="the process had died in a call before it") for call in left]
     minimal = next((line.minimal for line in lines if isinstance(line, Done) and line.minimal), None)
-    return Ran(results, finished, devices[-1] if devices else "", minimal)
+    return Ran(results, finished, devices[-1] if devices else "", lies, overwritten, minimal)
 
 
 def _times_begun(lines: Sequence[specs.Line]) -> int:
     """How many calls were begun; each is told of once or twice before its result."""
-    return sum(isinstance(line, Done) for line in lines) + (1 if lines and isinstance(lines[-1], Begun) else 0)
+    return sum(isinstance(line, Done) for line in lines) + (1 if lines and not isinstance(lines[-1], Done) else 0)
 
 
 def _died(begun: Begun | None, dump: str, finished: Finished, seconds: float | None) -> Replayed:

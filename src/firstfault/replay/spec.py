@@ -31,7 +31,7 @@ class Spec(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         imports: modules to import first, as those that register operators.
         against: ``recorded`` or ``reference``.
         reference: ``MODULE:NAME`` of the reference; empty for the one that is registered.
-        redzone: bytes that guard each tensor's memory on both sides; 0 for none.
+        redzone: bytes that guard the memory before each tensor, behind which nothing follows; 0 for none.
         minimal: the folder for the dump of the smallest input that still fails; empty where none is looked for.
         trials: how many inputs are tried at most to find that.
         script: the file for a stand-alone program; nothing is replayed then.
@@ -62,6 +62,29 @@ class Begun(msgspec.Struct, tag="begun"):
     device: str = ""
 
 
+class Lies(msgspec.Struct):
+    """Where a tensor of a call lies: its name, its first byte and the first behind its last, the size of an element."""
+
+    name: str
+    begin: int
+    end: int
+    itemsize: int
+    allocation: int = 0
+
+
+class Placed(msgspec.Struct, tag="placed"):
+    """Where the tensors of the call that is about to be made lie; told where they are guarded."""
+
+    tensors: list[Lies]
+
+
+class Overwritten(msgspec.Struct, tag="overwritten"):
+    """A call wrote to the guard before a tensor, from so many bytes before it on."""
+
+    name: str
+    before: int
+
+
 class Done(msgspec.Struct, tag="done"):
     """What came of a call, and what is left of its input where that was to be made small."""
 
@@ -76,7 +99,7 @@ class Wrote(msgspec.Struct, tag="wrote"):
     why: str = ""
 
 
-Line = Begun | Done | Wrote
+Line = Begun | Placed | Overwritten | Done | Wrote
 
 
 def read(path: Path) -> Spec:

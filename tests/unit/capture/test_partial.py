@@ -195,6 +195,12 @@ def test_a_table_most_of_which_is_referred_to_is_whole() -> None:
     assert chosen("x.embedding", torch.arange(SLOTS), cache()) == {}
 
 
+def test_without_indices_only_the_first_row_is_there() -> None:
+    found = chosen("x._fwd_kernel", K_Buffer=torch.randn(SLOTS, 2, 32), kv_indices=torch.empty(0, dtype=torch.int64))
+    assert isinstance(found["kwarg_K_Buffer"].how, Rows)
+    assert found["kwarg_K_Buffer"].how.runs == [(0, 1)]
+
+
 # --- nothing known of it
 
 
