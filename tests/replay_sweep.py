@@ -119,7 +119,7 @@ def replay_here(index: int, dumped: Sequence[Dumped]) -> Tally:
         if verdict == Verdict.MISMATCH.value and tally.name in READS_AROUND:
             verdict, text = "not to be replayed", READS_AROUND[tally.name]
         tally.verdicts[verdict] += 1
-        tally.exact += exact
+        tally.exact += exact and verdict == Verdict.MATCH.value
         if verdict not in (Verdict.MATCH.value, RAISES):
             tally.others[one.label.removeprefix(tally.name).strip()] = verdict, text
     return tally

@@ -40,11 +40,13 @@ class Reference:
         name: what the answer calls it.
         function: called as what was called is, on CPU tensors.
         dtype: what floating-point tensors are converted to first; None leaves them.
+        independent: whether it is another implementation, not what was called itself; PyTorch's own count as such.
     """
 
     name: str
     function: Callable[..., Any]
     dtype: torch.dtype | None
+    independent: bool = True
 
 
 def against_reference(prepared: Prepared, named: str) -> Replayed:
@@ -63,7 +65,7 @@ def against_reference(prepared: Prepared, named: str) -> Replayed:
     actual = _values(outcome.result, outcome.arguments)
     reference, expected = _computed(prepared, named)
     found = of(prepared, Verdict.MATCH)
-    found.against, found.runs = reference.name, 1
+    found.against, found.runs, found.independent = reference.name, 1, reference.independent
     names = {shown: key for key, shown in outcome.arguments.names.items()}
     before = _wide_inputs(prepared, reference.dtype)
     for name in sorted(actual.keys() & expected.keys()):
@@ -171,8 +173,9 @@ def _candidates(prepared: Prepared, named: str) -> Iterator[Reference]:
         yield Reference(f"the reference for {registered[0]}", registered[1], torch.float64)
         return
     function = prepared.arguments().function
+    is_torchs = str(getattr(function, "_qualified_op_name", getattr(function, "_schema", ""))).startswith("aten::")
     for dtype in (torch.float64, torch.float32):
-        yield Reference(f"{op} in {_short(dtype)} on the CPU", function, dtype)
+        yield Reference(f"{op} in {_short(dtype)} on the CPU", function, dtype, is_torchs)
         decomposed = _decomposed(function)
         if decomposed is not None:
             yield Reference(f"{op} taken apart, in {_short(dtype)} on the CPU", decomposed, dtype)
