@@ -62,7 +62,8 @@ def command(
     found = blame(calls, culprit, label, judge, evidence.complete)
     found.problems = evidence.problems.lines()
     if found.blamed:
-        found.next = f"firstfault replay {path} --call {found.blamed} --against reference"
+        by_reference = any(one.call == found.blamed and one.by == "reference" for one in found.producers)
+        found.next = f"firstfault replay {path} --call {found.blamed}" + " --against reference" * by_reference
     sys.stdout.write(as_json.render(found) if json else blame_text.render(found))
     for problem in found.problems:
         tell(problem)

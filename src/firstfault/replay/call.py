@@ -258,8 +258,16 @@ def _with_grad(tensor: torch.Tensor, described: schema.Tensor) -> torch.Tensor:
     return tensor
 
 
+_KERNELS = ("JITFunction", "InterpretedFunction")
+
+
 def _launch(kernel: Any, saved: SavedCall) -> Callable[..., Any]:
-    """A Triton kernel as a function: its launch over the grid that was recorded."""
+    """A Triton kernel as a function: its launch over the grid that was recorded.
+
+    Recorded is what the kernel itself was launched with: an autotuner around it has chosen already.
+    """
+    while type(kernel).__name__ not in _KERNELS and hasattr(kernel, "fn"):
+        kernel = kernel.fn
 
     def launch(**named: Any) -> None:
         grid = named.pop("grid", None)

@@ -83,7 +83,7 @@ def _replayed(spec: Spec, folder: Path, write: Callable[[Line], None], carried: 
         if spec.against == "reference":
             return against_reference(prepared, spec.reference)
         with Watch(prepared, memory, write):
-            outcomes = [outcome.make(prepared) for _ in range(spec.repeat)]
+            outcomes = outcome.make_all(prepared, spec.repeat)
         if carried is not None:
             carried.out_of(prepared, outcomes[-1])
         return outcome.judged(prepared, outcomes)
@@ -91,6 +91,8 @@ def _replayed(spec: Spec, folder: Path, write: Callable[[Line], None], carried: 
         text = str(why)
     except Exception as error:  # one of ours: it says nothing of the call
         text = f"replaying failed by itself with {type(error).__name__}: {error}; please report it"
+        if outcome.device_failed():
+            text = "the device had failed in a call before it"
     op, n = (saved.op, saved.n) if saved is not None else ("", 0)
     return Replayed(Verdict.NOT_RUN, op, n, str(folder), text)
 

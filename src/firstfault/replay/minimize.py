@@ -10,6 +10,7 @@ fail alike: with the same signal, the same exception, or by differing from the r
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import select
@@ -175,8 +176,9 @@ class _Trials:
         try:
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
-            if self.count > 1:
+            if self.count > 1:  # what it says when it fails has been seen
                 os.dup2(quiet, 2)
+                faulthandler.disable()
             result = self._made(candidate, stand_in(self._spec))
         except NotRun as why:
             result = Replayed(Verdict.NOT_RUN, self._saved.op, self._saved.n, text=str(why))

@@ -66,8 +66,33 @@ def make(prepared: Prepared) -> Outcome:
     if isinstance(outcome.error, AttributeError) and (match := _NO_ATTRIBUTE.search(str(outcome.error))):
         why = outcome.arguments.missing.get(match[1])
         if why is not None:
-            raise NotRun(f"it needs an attribute that cannot be given again: {why}")
+            raise NotRun(f"it needs the attribute {match[1]}, which cannot be given again: {why}")
     return outcome
+
+
+def make_all(prepared: Prepared, times: int) -> list[Outcome]:
+    """Make a call so many times, but not again on a device that it has brought down.
+
+    Raises:
+        NotRun: it cannot be made.
+    """
+    outcomes: list[Outcome] = []
+    for _ in range(times):
+        if outcomes and outcomes[-1].error is not None and device_failed():
+            break
+        outcomes.append(make(prepared))
+    return outcomes
+
+
+def device_failed() -> bool:
+    """Whether the device answers with an error whatever it is asked, as after a fault in a kernel."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _make(prepared: Prepared, arguments: Arguments) -> Outcome:
