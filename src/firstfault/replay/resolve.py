@@ -89,8 +89,17 @@ def by_reference(reference: Mapping[str, Any]) -> Any:
         if not file or not Path(str(file)).is_file():
             raise
     else:
-        return _descend(loaded, qualname)
+        return _renamed(loaded, qualname) or _descend(loaded, qualname)
     return _descend(definitions.load(Path(str(file)), qualname.partition(".")[0]), qualname)
+
+
+def _renamed(module: ModuleType, qualname: str) -> Any:
+    """A class that its module has under another name than its own; None where there is none."""
+    if hasattr(module, qualname.partition(".")[0]):
+        return None
+    classes = (value for value in list(vars(module).values()) if isinstance(value, type))
+    own = (module.__name__, qualname)
+    return next((found for found in classes if (found.__module__, found.__qualname__) == own), None)
 
 
 def _registered(reference: Mapping[str, Any]) -> Callable[..., Any]:
