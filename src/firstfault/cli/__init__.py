@@ -16,6 +16,7 @@ import typer
 
 from firstfault import __version__
 from firstfault.cli import (
+    bisect,
     blame,
     coredump,
     diff,
@@ -32,6 +33,7 @@ from firstfault.cli import (
     skills,
     targets,
     trace,
+    triage,
 )
 from firstfault.cli.messages import tell
 from firstfault.errors import ExitCode, FirstFaultError
@@ -50,6 +52,8 @@ COMMANDS = (
     gdb,
     coredump,
     harness,
+    bisect,
+    triage,
     include,
     targets,
     skills,

@@ -28,11 +28,11 @@ def command(
     """Write a script for git bisect run, which replays a dumped call in each build: firstfault harness DUMP > check.sh.
 
     Of a call that did not come back when it was recorded it asks whether it does. The script exits with 0 good, 1 bad,
-    125 cannot tell.
+    125 cannot tell. For saved requests of a server there is firstfault triage replay --harness.
     """
     from firstfault.read.find_dumps import find
     from firstfault.read.saved_call import read
-    from firstfault.replay.harness import script
+    from firstfault.replay.dump_harness import script
 
     [dump] = find(path, call, call, process)
     values = {"--device": device, "--function": function, "--reference": reference, "--timeout": timeout}

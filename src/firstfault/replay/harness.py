@@ -1,66 +1,72 @@
-"""A script for ``git bisect run`` that asks of each build whether one recorded call is good.
+"""A replay as a script by itself, for ``git bisect run``.
 
-    #!/bin/sh
-    BUILD='pip install -e .' git bisect run ./check.sh
+    git bisect start BAD GOOD && git bisect run ./harness.sh
 
-It exits with 0 good, 1 bad, 125 cannot tell, and with nothing else: any other status would end the search.
+The script starts the server from the checkout that it is run in, waits until it is healthy, replays the requests that
+lie beside it, judges, and stops the server. The same input gives the same script.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from firstfault.read.saved_call import SavedCall
+from firstfault.record.layout import PRIVATE_FOLDER
+from firstfault.record.requests import Opening, Request, save
 
 _SCRIPT = """\
 #!/bin/sh
-# Is {name} good in this checkout? {asks}
-#
-#     git bisect start BAD GOOD
-#     BUILD='pip install -e .' git bisect run ./check.sh
-#
-# Exits with 0 good, 1 bad, 125 cannot tell, which git skips. BUILD is what builds a checkout, if that takes anything;
-# PYTHON the Python to run it with. Written by firstfault.
+# Replays requests against a server that it starts, as firstfault triage replay --harness has written it.
+#   git bisect start BAD GOOD && git bisect run {name}
+# Exits with 0 where what was wrong does not come back, 1 where it does, 125 where that cannot be told: git bisect skips
+# such a commit. BUILD, where it is set, is run first, in the checkout: a commit that does not build is skipped.
+# A key for the server is taken from SGLANG_BEARER_TOKEN; it does not stand here.
 set -u
-DUMP={dump}
-export PYTHONHASHSEED=0 CUBLAS_WORKSPACE_CONFIG=:4096:8 NVIDIA_TF32_OVERRIDE=0
-
-if [ -n "${{BUILD:-}}" ] && ! sh -c "$BUILD" >&2; then
-    echo "this checkout does not build" >&2
-    exit 125
+here=$(cd "$(dirname "$0")" && pwd) || exit 125
+if [ -n "${{BUILD:-}}" ]; then
+    sh -c "$BUILD" || exit 125
 fi
-answer=$("${{PYTHON:-python3}}" -m firstfault replay "$DUMP"{options} --json)
-printf '%s\\n' "$answer" >&2
-case "$answer" in
-*'"verdict": "MATCH"'*) exit 0 ;;
-*'"verdict": "MISMATCH"'* | *'"verdict": "CRASHED"'*) exit 1 ;;
-{no_baseline}*) exit 125 ;;
-esac
-"""
-_BASELINE = "Its replay is held against {against}."
-_CRASH = "It did not come back when it was recorded, so all that is asked is whether it does."
-_COMES_BACK = """*'"verdict": "NO_BASELINE"'*) exit 0 ;; # it came back, which is what is asked
+{command}
+status=$?
+if [ "$status" -eq 0 ] || [ "$status" -eq 1 ] || [ "$status" -ge 128 ]; then
+    exit "$status"
+fi
+exit 125
 """
 
 
-def script(saved: SavedCall, options: Sequence[str]) -> str:
-    """The script for a call.
+def write(
+    path: Path,
+    opening: Opening,
+    requests: Iterable[Request],
+    firstfault: Sequence[str],
+    options: Mapping[str, str | None],
+) -> Path:
+    """Write the script, and the requests beside it.
 
     Args:
-        saved: the call.
-        options: what ``firstfault replay`` is given besides, in words.
+        path: of the script.
+        opening: where the requests come from.
+        requests: that it replays.
+        firstfault: the words that run this program.
+        options: of ``triage replay``, but for the requests and the log; None for one without a value.
+
+    Returns:
+        Where the requests are.
+
+    Raises:
+        OSError: something cannot be written.
     """
-    name = f"{saved.op} (call {saved.n})" if saved.n else saved.op
-    by_reference = any(word in ("--reference", "reference") for word in options)
-    judged = saved.completed or by_reference
-    asks = _BASELINE.format(against="a reference" if by_reference else "what was recorded") if judged else _CRASH
-    words = "".join(f" {shlex.quote(word)}" for word in options)
-    return _SCRIPT.format(
-        name=" ".join(name.split()),
-        asks=asks,
-        dump=shlex.quote(str(Path(saved.folder).resolve())),
-        options=words,
-        no_baseline="" if judged else _COMES_BACK,
-    )
+    beside = path.with_name(f"{path.stem}.requests.jsonl")
+    save(beside, opening, requests)
+    log = path.with_name(f"{path.stem}.server.log")
+    words = [*map(shlex.quote, (*firstfault, "triage", "replay"))]
+    lines = [" ".join([*words, f'"$here"/{shlex.quote(beside.name)}', "--log", f'"$here"/{shlex.quote(log.name)}'])]
+    lines += [name if value is None else f"{name} {shlex.quote(value)}" for name, value in options.items()]
+    text = _SCRIPT.format(name=shlex.quote(path.name), command=" \\\n    ".join(lines))
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FOLDER), "w", encoding="utf-8") as file:
+        file.write(text)
+    path.chmod(PRIVATE_FOLDER)
+    return beside

@@ -99,7 +99,8 @@ def test_the_harness_says_good_or_bad(crashed: Path, call: str, tmp_path: Path) 
 
 def test_skills_are_installed_once(tmp_path: Path) -> None:
     done = run("skills", "install", "here", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "firstfault: installed here/debug-cuda-crash/SKILL.md\n")
+    assert done.returncode == 0
+    assert "firstfault: installed here/debug-cuda-crash/SKILL.md\n" in done.stderr
     installed = tmp_path / "here" / "debug-cuda-crash" / "SKILL.md"
     assert installed.read_text().startswith("---\nname: debug-cuda-crash\ndescription: ")
     assert run("skills", "install", "here", cwd=tmp_path).returncode == 0
