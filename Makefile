@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint scenarios sweep e2e bench clean
+.PHONY: demo test lint scenarios scenarios-gpu sweep e2e bench clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
@@ -23,9 +23,14 @@ lint: $(READY)
 scenarios: $(READY)
 	@$(BIN)/python scenarios/run.py
 
-# Every operator of PyTorch's own database that runs on CPU; minutes.
+# Faults on a GPU, and whether the chain of evidence is whole; needs triton, nvcc and cuda-gdb, two minutes.
+scenarios-gpu: $(READY)
+	@$(BIN)/python scenarios/gpu/run.py
+
+# Every operator of PyTorch's own database that runs on CPU, recorded, and replayed from its dump; minutes.
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep
+	$(BIN)/python -m tests.replay_sweep
 
 # Real SGLang and vLLM servers on the CPU, recorded and killed; sets both up at first, minutes and 6 GB.
 e2e: $(READY)

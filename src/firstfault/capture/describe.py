@@ -78,12 +78,15 @@ class Walk:
     Attributes:
         found: the tensors met so far.
         cut: how many values the limits left out.
+        objects: for a dump, whatever is no tensor and no plain value or container, with the path to it.
     """
 
-    __slots__ = ("active", "cut", "found", "max_items", "nodes", "path")
+    __slots__ = ("active", "cut", "dump", "found", "max_items", "nodes", "objects", "path")
 
     def __init__(self, *, dump: bool = False) -> None:
         self.found: list[Found] = []
+        self.objects: list[tuple[tuple[PathKey, ...], Any]] = []
+        self.dump = dump
         self.path: list[PathKey] = []
         self.active: set[int] = set()
         self.max_items = MAX_DUMPED_ITEMS if dump else MAX_ITEMS
@@ -420,6 +423,8 @@ def _other(value: Any, walk: Walk) -> schema.Value:
     The class decides, not what ``__class__`` pretends, and a subclass is read past its own methods.
     """
     kind = type(value)
+    if walk.dump:
+        walk.objects.append((tuple(walk.path), value))
     if issubclass(kind, torch.Tensor):
         return _unusual_tensor(value, walk)
     if issubclass(kind, enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from firstfault.capture import describe, dump, guard, in_place, progress
 from firstfault.record import schema
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from firstfault.capture.graph_copies import CopiedCall
     from firstfault.capture.graph_values import Replay
     from firstfault.capture.recorder import Recorder
+
+
+Called: TypeAlias = "tuple[Any, Any]"
+"""The function behind a boundary, and the object that it is a method of; None where not known, or for none."""
+NOT_TOLD: Called = (None, None)
 
 
 class Thread:
@@ -30,7 +35,19 @@ class Thread:
 class OpenCall:
     """A call that has begun and not ended."""
 
-    __slots__ = ("_given", "_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "replay", "watched")
+    __slots__ = (
+        "_given",
+        "_recorder",
+        "_thread",
+        "called",
+        "dump",
+        "markers",
+        "mutates",
+        "n",
+        "op",
+        "replay",
+        "watched",
+    )
 
     def __init__(
         self, recorder: Recorder, n: int, op: str, thread: Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -38,6 +55,7 @@ class OpenCall:
         self._recorder = recorder
         self._given = (args, kwargs)  # which the boundary's own frame holds as well
         self._thread = thread
+        self.called: Called = NOT_TOLD
         self.n = n
         self.op = op
         self.watched: list[in_place.Watched] = []

@@ -26,6 +26,7 @@ import torch
 
 from firstfault import settings
 from firstfault.capture import (
+    called,
     compiled,
     contracts,
     coverage,
@@ -137,6 +138,7 @@ class Recorder:
         kwargs: dict[str, Any],
         graph: int,
         collective: schema.Collective | None,
+        called: open_call.Called = open_call.NOT_TOLD,
     ) -> OpenCall:
         """Write that a call begins, and save its inputs at level 10."""
         n = self.numbers.next()
@@ -146,6 +148,7 @@ class Recorder:
         if self._record is not None:
             record.site = site_of_caller()
         call = OpenCall(self, n, op, thread, args, kwargs)
+        call.called = called
         markers = self.markers or self.open_markers()
         if markers is not None:
             call.markers = markers
@@ -298,7 +301,8 @@ class Recorder:
                 return
             if (reason := stats.out_of_reach()) is not None:
                 raise dump.Skipped(reason)
-            opened = dumper.begin(record, walk.found, walk.cut)
+            told = called.told(*call.called, walk, modules=dumper.saves_modules)
+            opened = dumper.begin(record, walk.found, walk.cut, told)
         except Exception as error:
             self.dumped(schema.Dump(record.n, "inputs", skipped=open_call.why_not_dumped(error)))
             return
@@ -313,11 +317,13 @@ def _begin(
     kwargs: dict[str, Any],
     graph: int = 0,
     collective: schema.Collective | None = None,
+    called: open_call.Called = open_call.NOT_TOLD,
 ) -> OpenCall | text_only.TextCall | None:
     """Record that a call begins; see the module's docstring.
 
     Called by the boundary itself: whoever called that is where the call was made. ``graph`` is the number of the
-    CUDA graph that it replays, ``collective`` its place in a process group.
+    CUDA graph that it replays, ``collective`` its place in a process group, ``called`` what a dump says can be
+    called again.
 
     Raises:
         NanFound: the user asked to stop on NaN, and an earlier call gave some.
@@ -335,7 +341,7 @@ def _begin(
             recorder.values.stop_on_nan()
         if recorder.short is not None and collective is None and not recorder.contracts.of(op).every:
             return recorder.short.begin(thread, op, target, args, kwargs, graph)
-        return recorder.begin(thread, op, target, args, kwargs, graph, collective)
+        return recorder.begin(thread, op, target, args, kwargs, graph, collective, called)
     except BaseException as error:
         del thread.calls[depth:]
         if isinstance(error, NanFound) or not isinstance(error, Exception):  # asked for, or the program's interrupt

@@ -71,6 +71,18 @@ def call_of(kernel: str, process: Process) -> Call | None:
     return next((call for call in every if _same(wanted, bare_name(call.op))), None)
 
 
+def call_from(hosts: Sequence[str], process: Process) -> Call | None:
+    """The last call that was made at one of the Python lines that led to a launch, the innermost of these."""
+    open_calls = [call for thread in process.threads.values() for call in thread.open]
+    every = sorted([*process.recent.values(), *open_calls], key=lambda call: call.n, reverse=True)
+    by_site = {_file_and_line(call.record.site): call for call in reversed(every) if call.record.site}
+    return next((by_site[at] for host in hosts if (at := _file_and_line(host)) in by_site), None)
+
+
+def _file_and_line(place: str) -> str:
+    return place.rpartition("/")[2]
+
+
 def bare_name(name: str) -> str:
     """A kernel or operator without namespaces, template arguments, parameters and the word kernel, in lower case."""
     plain = re.split(r"[<(]", name.removeprefix("void ").strip(), maxsplit=1)[0]
