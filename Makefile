@@ -27,9 +27,10 @@ scenarios: $(READY)
 scenarios-gpu: $(READY)
 	@$(BIN)/python scenarios/gpu/run.py
 
-# Every operator of PyTorch's own database that runs on CPU; minutes.
+# Every operator of PyTorch's own database that runs on CPU, recorded, and replayed from its dump; minutes.
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep
+	$(BIN)/python -m tests.replay_sweep
 
 # Real SGLang and vLLM servers on the CPU, recorded and killed; sets both up at first, minutes and 6 GB.
 e2e: $(READY)

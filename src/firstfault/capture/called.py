@@ -170,7 +170,7 @@ class _Objects:
         elif isinstance(value, torch.Generator):
             state = base64.b64encode(archive.raw(value.get_state())).decode()
             told["generator"] = {"device": str(value.device), "state": state}
-        elif isinstance(value, enum.Enum):
+        elif isinstance(value, enum.Enum) or hasattr(type(value), "__members__"):  # which those of C++ have too
             told |= {"class": of_class(type(value)), "member": value.name}
         else:
             told["class"] = of_class(type(value))

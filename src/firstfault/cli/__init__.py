@@ -15,11 +15,49 @@ from typing import Annotated, Any
 import typer
 
 from firstfault import __version__
-from firstfault.cli import coredump, diff, gdb, include, live, log, query, replay, report, run, sanitize, targets, trace
+from firstfault.cli import (
+    bisect,
+    blame,
+    coredump,
+    diff,
+    gdb,
+    harness,
+    include,
+    live,
+    log,
+    query,
+    replay,
+    report,
+    run,
+    sanitize,
+    skills,
+    targets,
+    trace,
+    triage,
+)
 from firstfault.cli.messages import tell
 from firstfault.errors import ExitCode, FirstFaultError
 
-COMMANDS = (run, report, log, trace, query, diff, live, replay, sanitize, gdb, coredump, include, targets)
+COMMANDS = (
+    run,
+    report,
+    log,
+    trace,
+    query,
+    diff,
+    live,
+    replay,
+    blame,
+    sanitize,
+    gdb,
+    coredump,
+    harness,
+    bisect,
+    triage,
+    include,
+    targets,
+    skills,
+)
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C has ended, as shells have it."""

@@ -16,7 +16,7 @@ import torch
 
 from firstfault.read.saved_call import SavedCall
 from firstfault.record import schema
-from firstfault.record.partial import decoded
+from firstfault.record.partial import Sample, decoded
 from firstfault.replay import partial, resolve, tensors
 from firstfault.replay.errors import NotRun
 from firstfault.replay.rebuild import Path, Rebuilder, shown
@@ -74,7 +74,14 @@ class Devices:
 
 
 class Prepared:
-    """One call of a dump, ready to be made."""
+    """One call of a dump, ready to be made.
+
+    Attributes:
+        saved: the call.
+        objects: what the dump says of objects, by path.
+        held: the tensors that it is given, by key, on the CPU.
+        notes: what else is to be known of a replay.
+    """
 
     def __init__(
         self,
@@ -83,6 +90,7 @@ class Prepared:
         device: str = "",
         function: Callable[..., Any] | None = None,
         placer: tensors.Placer = tensors.copied,
+        held: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         """
         Args:
@@ -90,6 +98,7 @@ class Prepared:
             device: where tensors go that were on a device; empty for where they were.
             function: what is called in place of what the dump names.
             placer: what gives memory.
+            held: tensors by key, in place of those that the dump holds.
 
         Raises:
             NotRun: its tensors cannot be read.
@@ -97,15 +106,15 @@ class Prepared:
         self.saved = saved
         self.devices = Devices(device)
         self.notes: list[str] = []
-        restored = partial.restored(tensors.load(saved.inputs), decoded(saved.metadata.get("partial")))
-        self.held = restored.tensors
-        self.notes += restored.notes
-        self._sampled = set(restored.missing)
+        if held is None:
+            restored = partial.restored(tensors.load(saved.inputs), decoded(saved.metadata.get("partial")))
+            held, self.notes = restored.tensors, [*restored.notes]
+        self.held = dict(held)
         self._function = function
         self._placer = placer
         self.watcher: Callable[[Mapping[str, torch.Tensor], Mapping[str, str]], None] | None = None
         """Told of the tensors each time that they are placed, and of their names, by key."""
-        self._objects = _objects(saved)
+        self.objects = objects(saved)
 
     def arguments(self) -> Arguments:
         """The arguments, in memory of their own.
@@ -129,13 +138,17 @@ class Prepared:
 
         function, is_method = self._named_function()
         scope = getattr(function, "__globals__", {})
-        builder = Rebuilder(tensor_at, self._objects, self.devices.of, scope)
+        builder = Rebuilder(tensor_at, self.objects, self.devices.of, scope)
         given = self.saved.given
         positional = [builder.value(value, (index,)) for index, value in enumerate(given.positional)]
         named = {name: builder.value(value, (name,)) for name, value in given.named.items()}
         if is_method:
             function = getattr(builder.owner(), self.saved.metadata["function"]["name"])
         return Arguments(positional, named, placed, names, function or _none, builder.missing)
+
+    def again(self, device: str, function: Callable[..., Any]) -> Prepared:
+        """The same call of another function elsewhere."""
+        return Prepared(self.saved, device=device, function=function, held=self.held)
 
     def random_state(self) -> dict[str, torch.Tensor]:
         """State of the random-number generators when the call began, by device."""
@@ -184,10 +197,10 @@ class Prepared:
         given = self.saved.given
         described: list[tuple[schema.Value, Path]] = [(value, (index,)) for index, value in enumerate(given.positional)]
         described += [(value, (name,)) for name, value in given.named.items()]
-        return described + [(told["state"], path) for path, told in self._objects.items() if "state" in told]
+        return described + [(told["state"], path) for path, told in self.objects.items() if "state" in told]
 
     def _why(self) -> str:
-        if self._sampled:
+        if any(isinstance(how, Sample) for how in decoded(self.saved.metadata.get("partial")).values()):
             return ": it was too large, and only a sample of it was saved (FIRSTFAULT_DUMP_TENSOR_MAX_BYTES)"
         lost = self.saved.lost()
         return f" ({next(iter(lost.values()))})" if lost else ""
@@ -225,7 +238,7 @@ def random_state(saved: SavedCall) -> dict[str, torch.Tensor]:
     return found
 
 
-def _objects(saved: SavedCall) -> dict[Path, Mapping[str, Any]]:
+def objects(saved: SavedCall) -> dict[Path, Mapping[str, Any]]:
     """What the dump says of objects, by path; their states as they were described."""
     import msgspec
 
@@ -245,8 +258,16 @@ def _with_grad(tensor: torch.Tensor, described: schema.Tensor) -> torch.Tensor:
     return tensor
 
 
+_KERNELS = ("JITFunction", "InterpretedFunction")
+
+
 def _launch(kernel: Any, saved: SavedCall) -> Callable[..., Any]:
-    """A Triton kernel as a function: its launch over the grid that was recorded."""
+    """A Triton kernel as a function: its launch over the grid that was recorded.
+
+    Recorded is what the kernel itself was launched with: an autotuner around it has chosen already.
+    """
+    while type(kernel).__name__ not in _KERNELS and hasattr(kernel, "fn"):
+        kernel = kernel.fn
 
     def launch(**named: Any) -> None:
         grid = named.pop("grid", None)

@@ -19,7 +19,7 @@ import msgspec
 
 from firstfault.errors import ExitCode, FirstFaultError, UnreadableInput, tell
 from firstfault.replay import spec as specs
-from firstfault.replay.spec import Begun, Done, Line, Spec
+from firstfault.replay.spec import Begun, Done, Line, Spec, Wrote
 from firstfault.replay.verdict import Replayed, Verdict
 
 
@@ -48,6 +48,14 @@ def replay_all(spec: Spec, write: Callable[[Line], None]) -> None:
     from firstfault.replay.carry import Carried
 
     carried = Carried() if len(spec.calls) > 1 else None
+    if spec.minimal:
+        from firstfault.replay.minimize import minimize
+
+        write(minimize(spec, write))
+        return
+    if spec.script:
+        write(_written(spec))
+        return
     for call in spec.calls:
         write(Done(_replayed(spec, Path(call), write, carried)))
 
@@ -65,7 +73,7 @@ def _replayed(spec: Spec, folder: Path, write: Callable[[Line], None], carried: 
     saved = None
     try:
         saved = read(folder)
-        function = _function(spec)
+        function = stand_in(spec)
         memory = placer(spec.redzone)
         prepared = Prepared(saved, device=spec.device, function=function, placer=memory)
         if carried is not None:
@@ -75,17 +83,38 @@ def _replayed(spec: Spec, folder: Path, write: Callable[[Line], None], carried: 
         if spec.against == "reference":
             return against_reference(prepared, spec.reference)
         with Watch(prepared, memory, write):
-            outcomes = [outcome.make(prepared) for _ in range(spec.repeat)]
+            outcomes = outcome.make_all(prepared, spec.repeat)
         if carried is not None:
             carried.out_of(prepared, outcomes[-1])
         return outcome.judged(prepared, outcomes)
     except (NotRun, UnreadableInput) as why:
-        op, n = (saved.op, saved.n) if saved is not None else ("", 0)
-        return Replayed(Verdict.NOT_RUN, op, n, str(folder), str(why))
+        text = str(why)
+    except Exception as error:  # one of ours: it says nothing of the call
+        text = f"replaying failed by itself with {type(error).__name__}: {error}; please report it"
+        if outcome.device_failed():
+            text = "the device had failed in a call before it"
+    op, n = (saved.op, saved.n) if saved is not None else ("", 0)
+    return Replayed(Verdict.NOT_RUN, op, n, str(folder), text)
 
 
-def _function(spec: Spec) -> Callable[..., Any] | None:
-    """What stands in for what was called, after the imports that were asked for."""
+def _written(spec: Spec) -> Wrote:
+    """Write a stand-alone program in the place of a replay."""
+    from firstfault.read.saved_call import read
+    from firstfault.replay import script
+
+    try:
+        saved = read(Path(spec.calls[0]))
+        return Wrote(script.write(saved, Path(spec.script), device=spec.device, private=spec.synthetic))
+    except FirstFaultError as why:
+        return Wrote([], str(why))
+
+
+def stand_in(spec: Spec) -> Callable[..., Any] | None:
+    """What stands in for what was called, if anything, after the imports that were asked for.
+
+    Raises:
+        NotRun: it cannot be found, or an import fails.
+    """
     import importlib
 
     from firstfault.replay import resolve

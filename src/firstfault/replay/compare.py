@@ -67,6 +67,7 @@ def _equal(expected: Any, actual: Any) -> bool:
 
 
 def _tensors(name: str, expected: torch.Tensor, actual: torch.Tensor) -> tuple[list[Difference], bool]:
+    expected, actual = expected.resolve_conj().resolve_neg(), actual.resolve_conj().resolve_neg()
     for what in ("dtype", "layout", "shape"):
         one, other = (_shown(getattr(tensor, what)) for tensor in (expected, actual))
         if one != other:

@@ -61,6 +61,43 @@ def load(file: Path, name: str) -> ModuleType:
     return module
 
 
+def source(file: Path, name: str) -> list[str]:
+    """The statements of a file that ``name`` needs, as they stand there.
+
+    Raises:
+        NotRun: it does not define it at its top level.
+    """
+    try:
+        text = read_whole(file, LARGEST).decode()
+        kept = _needed(ast.parse(text, str(file)), name)
+    except (UnreadableInput, SyntaxError, ValueError) as error:
+        raise NotRun(f"{name} cannot be loaded: {error}") from error
+    if not kept:
+        raise NotRun(f"{file} does not define {name} at its top level")
+    return [_text(text, statement) for statement in kept if not _is_future(statement)]
+
+
+def _text(text: str, statement: ast.stmt) -> str:
+    """A statement with its decorators."""
+    decorators = getattr(statement, "decorator_list", [])
+    first = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+    return "\n".join(text.splitlines()[first - 1 : statement.end_lineno])
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def root_of(module: str, file: object) -> str | None:
+    """The folder on the path that a module was imported from: ``/src`` for ``pkg.mod`` in ``/src/pkg/mod.py``."""
+    if not file or not Path(str(file)).is_file():
+        return None
+    parts = module.split(".")
+    path = Path(str(file))
+    within = path.parent if path.name == "__init__.py" else path.with_suffix("")
+    return str(Path(*within.parts[: -len(parts)])) if within.parts[-len(parts) :] == tuple(parts) else None
+
+
 def _needed(tree: ast.Module, name: str) -> list[ast.stmt]:
     """The statements of a module's top level that ``name`` needs, in their order."""
     binds = [(statement, set(_bound(statement))) for statement in tree.body if _defines(statement)]
@@ -91,8 +128,9 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
         yield statement.name
         return
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-        yield from ("*" if future else alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+        yield from (
+            "*" if _is_future(statement) else alias.asname or alias.name.partition(".")[0] for alias in statement.names
+        )
         return
     for node in ast.iter_child_nodes(statement):
         if isinstance(node, ast.stmt):

@@ -19,8 +19,9 @@ import msgspec
 
 import firstfault
 from firstfault.replay import spec as specs
-from firstfault.replay.spec import Begun, Done, Lies, Overwritten, Placed, Spec
-from firstfault.replay.verdict import Replayed, Verdict
+from firstfault.replay.errors import NotRun
+from firstfault.replay.spec import Begun, Done, Lies, Overwritten, Placed, Spec, Wrote
+from firstfault.replay.verdict import Minimal, Replayed, Verdict
 from firstfault.tools.captured import Finished, captured
 
 CHILD = "firstfault.replay.child"
@@ -54,6 +55,7 @@ class Ran:
         finished: how it ended.
         device: that it used.
         lies: where the tensors of the last call lay, where they were guarded.
+        minimal: what is left of the input, where it was to be made small.
         overwritten: the guards that were written to.
     """
 
@@ -62,6 +64,7 @@ class Ran:
     device: str = ""
     lies: Sequence[Lies] = ()
     overwritten: Sequence[Overwritten] = ()
+    minimal: Minimal | None = None
 
 
 def replay(spec: Spec, around: Around) -> Ran:
@@ -70,6 +73,12 @@ def replay(spec: Spec, around: Around) -> Ran:
     Raises:
         CannotStart: there is no such Python or tool.
     """
+    finished, lines = _run(spec, around)
+    return _ran(spec, lines, finished, around.seconds)
+
+
+def _run(spec: Spec, around: Around) -> tuple[Finished, list[specs.Line]]:
+    """How the child ended, and what it told."""
     with tempfile.TemporaryDirectory(prefix="firstfault-replay-") as folder:
         results, told = Path(folder, "results.jsonl"), Path(folder, "spec.json")
         calls = [str(Path(call).resolve()) for call in spec.calls]
@@ -77,7 +86,23 @@ def replay(spec: Spec, around: Around) -> Ran:
         finished = captured(
             [*around.before, *command(told, around.python)], environment(around.environ), around.seconds
         )
-        return _ran(spec, specs.lines(results), finished, around.seconds)
+        return finished, specs.lines(results)
+
+
+def write_script(spec: Spec, around: Around) -> str:
+    """Have the child write a stand-alone program, and say what was written.
+
+    Raises:
+        CannotStart: there is no such Python.
+        NotRun: the program cannot be written.
+    """
+    finished, lines = _run(spec, around)
+    wrote = next((line for line in lines if isinstance(line, Wrote)), None)
+    if wrote is None:
+        raise NotRun(f"the process that writes the script {ended(finished)}: {_last_line(finished.stderr)}")
+    if wrote.why:
+        raise NotRun(f"no script was written: {wrote.why}")
+    return f"wrote {' and '.join(wrote.files)}"
 
 
 def command(spec: Path, python: str = sys.executable) -> list[str]:
@@ -107,7 +132,8 @@ def _ran(spec: Spec, lines: Sequence[specs.Line], finished: Finished, seconds: f
         results.append(_died(at, spec.calls[len(results)], finished, seconds))
     left = spec.calls[len(results) :]
     results += [Replayed(Verdict.NOT_RUN, dump=call, text="the process had died in a call before it") for call in left]
-    return Ran(results, finished, devices[-1] if devices else "", lies, overwritten)
+    minimal = next((line.minimal for line in lines if isinstance(line, Done) and line.minimal), None)
+    return Ran(results, finished, devices[-1] if devices else "", lies, overwritten, minimal)
 
 
 def _times_begun(lines: Sequence[specs.Line]) -> int:

@@ -30,13 +30,14 @@ def restored(modes: Mapping[str, Any]) -> Iterator[None]:
                 torch.set_default_dtype(_dtype(modes["default_dtype"]))
             if "matmul_precision" in modes:
                 torch.set_float32_matmul_precision(str(modes["matmul_precision"]))
-            if modes.get("deterministic"):
-                torch.use_deterministic_algorithms(True)
+            if modes.get("deterministic") and not deterministic:
+                torch.use_deterministic_algorithms(True)  # which imports the compiler: seconds
             yield
         finally:
             torch.set_default_dtype(before[0])
             torch.set_float32_matmul_precision(before[1])
-            torch.use_deterministic_algorithms(deterministic)
+            if torch.are_deterministic_algorithms_enabled() != deterministic:
+                torch.use_deterministic_algorithms(deterministic)
 
 
 def set_random_state(states: Mapping[str, torch.Tensor], device: str = "") -> None:

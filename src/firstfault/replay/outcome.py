@@ -25,6 +25,7 @@ from firstfault.replay.call import Arguments, Prepared
 from firstfault.replay.compare import Pair, compare
 from firstfault.replay.errors import NotRun
 from firstfault.replay.part import sampled
+from firstfault.replay.rebuild import shown
 from firstfault.replay.verdict import Replayed, Verdict
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
@@ -65,8 +66,33 @@ def make(prepared: Prepared) -> Outcome:
     if isinstance(outcome.error, AttributeError) and (match := _NO_ATTRIBUTE.search(str(outcome.error))):
         why = outcome.arguments.missing.get(match[1])
         if why is not None:
-            raise NotRun(f"it needs an attribute that cannot be given again: {why}")
+            raise NotRun(f"it needs the attribute {match[1]}, which cannot be given again: {why}")
     return outcome
+
+
+def make_all(prepared: Prepared, times: int) -> list[Outcome]:
+    """Make a call so many times, but not again on a device that it has brought down.
+
+    Raises:
+        NotRun: it cannot be made.
+    """
+    outcomes: list[Outcome] = []
+    for _ in range(times):
+        if outcomes and outcomes[-1].error is not None and device_failed():
+            break
+        outcomes.append(make(prepared))
+    return outcomes
+
+
+def device_failed() -> bool:
+    """Whether the device answers with an error whatever it is asked, as after a fault in a kernel."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _make(prepared: Prepared, arguments: Arguments) -> Outcome:
@@ -138,6 +164,7 @@ def _judged(prepared: Prepared, outcome: Outcome) -> Replayed:
     if compared.differences:
         found.verdict = Verdict.MISMATCH
         found.text = compared.differences[0].text
+        found.notes += _cut_out(prepared)
     elif held.lacking or not held.counted:
         found.verdict = Verdict.NO_BASELINE
         found.text = "; ".join(held.lacking) or "it gave nothing and changed nothing that was saved to hold it against"
@@ -145,6 +172,14 @@ def _judged(prepared: Prepared, outcome: Outcome) -> Replayed:
         names = ", ".join(held.counted[:4]) + (" …" if len(held.counted) > 4 else "")
         found.text = f"{names}: " + ("the same bits" if found.exact else "the same within the dtype's tolerance")
     return found
+
+
+def _cut_out(prepared: Prepared) -> list[str]:
+    """The arguments around which a kernel could have read what the dump does not hold."""
+    names = [shown(path) for described, _, path in prepared.saved_inputs() if described.offset]
+    if not names:
+        return []
+    return [f"{', '.join(names[:4])} lay inside a larger storage, of which the dump holds only what the tensor reaches"]
 
 
 def _raised(prepared: Prepared, error: Exception) -> Replayed:

@@ -84,11 +84,22 @@ def by_reference(reference: Mapping[str, Any]) -> Any:
             raise NotRun(f"{qualname} was defined in no file; {SAY_WHICH}")
         return _descend(definitions.load(Path(str(file)), qualname.partition(".")[0]), qualname)
     try:
-        return _descend(_imported(module, file), qualname)
+        loaded = _imported(module, file)
     except NotRun:
         if not file or not Path(str(file)).is_file():
             raise
+    else:
+        return _renamed(loaded, qualname) or _descend(loaded, qualname)
     return _descend(definitions.load(Path(str(file)), qualname.partition(".")[0]), qualname)
+
+
+def _renamed(module: ModuleType, qualname: str) -> Any:
+    """A class that its module has under another name than its own; None where there is none."""
+    if hasattr(module, qualname.partition(".")[0]):
+        return None
+    classes = (value for value in list(vars(module).values()) if isinstance(value, type))
+    own = (module.__name__, qualname)
+    return next((found for found in classes if (found.__module__, found.__qualname__) == own), None)
 
 
 def _registered(reference: Mapping[str, Any]) -> Callable[..., Any]:
@@ -165,8 +176,8 @@ def _imported(module: str, file: Any = None) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        root = _root(module, file)
-        if root is None or error.name is None or not module.startswith(error.name):
+        root = definitions.root_of(module, file)
+        if root is None or root in sys.path or error.name is None or not module.startswith(error.name):
             raise NotRun(f"{module} cannot be imported ({error}); install it, or {SAY_WHICH}") from error
         sys.path.append(root)
     except Exception as error:  # a module may raise anything while it is imported
@@ -175,19 +186,6 @@ def _imported(module: str, file: Any = None) -> ModuleType:
         return importlib.import_module(module)
     except Exception as error:
         raise NotRun(f"importing {module} raised {type(error).__name__}: {error}") from error
-
-
-def _root(module: str, file: Any) -> str | None:
-    """The folder on the path that a module was imported from: ``/src`` for ``pkg.mod`` in ``/src/pkg/mod.py``."""
-    if not file or not Path(str(file)).is_file():
-        return None
-    parts = module.split(".")
-    path = Path(str(file))
-    within = path.parent if path.name == "__init__.py" else path.with_suffix("")
-    if within.parts[-len(parts) :] != tuple(parts):
-        return None
-    root = Path(*within.parts[: -len(parts)])
-    return str(root) if str(root) not in sys.path else None
 
 
 def _descend(module: ModuleType, qualname: str) -> Any:

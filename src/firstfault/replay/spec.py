@@ -13,7 +13,7 @@ import msgspec
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import read_whole
-from firstfault.replay.verdict import Replayed
+from firstfault.replay.verdict import Minimal, Replayed
 
 LARGEST = 2**24
 
@@ -32,6 +32,10 @@ class Spec(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         against: ``recorded`` or ``reference``.
         reference: ``MODULE:NAME`` of the reference; empty for the one that is registered.
         redzone: bytes that guard the memory before each tensor, behind which nothing follows; 0 for none.
+        minimal: the folder for the dump of the smallest input that still fails; empty where none is looked for.
+        trials: how many inputs are tried at most to find that.
+        script: the file for a stand-alone program; nothing is replayed then.
+        synthetic: whether that makes up its tensors.
     """
 
     calls: list[str]
@@ -43,6 +47,10 @@ class Spec(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     against: str = "recorded"
     reference: str = ""
     redzone: int = 0
+    minimal: str = ""
+    trials: int = 400
+    script: str = ""
+    synthetic: bool = False
 
 
 class Begun(msgspec.Struct, tag="begun"):
@@ -78,12 +86,20 @@ class Overwritten(msgspec.Struct, tag="overwritten"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """What came of a call."""
+    """What came of a call, and what is left of its input where that was to be made small."""
 
     result: Replayed
+    minimal: Minimal | None = None
 
 
-Line = Begun | Placed | Overwritten | Done
+class Wrote(msgspec.Struct, tag="wrote"):
+    """A program was written: its file, and the folder of its tensors if there is one; or why it was not."""
+
+    files: list[str]
+    why: str = ""
+
+
+Line = Begun | Placed | Overwritten | Done | Wrote
 
 
 def read(path: Path) -> Spec:

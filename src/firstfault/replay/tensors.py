@@ -44,7 +44,7 @@ def load(archive: Path | None) -> dict[str, torch.Tensor]:
 
 def _load_safetensors(archive: Path) -> dict[str, torch.Tensor]:
     found = {}
-    for key, saved, data in safetensors_file.values(archive):
+    for key, saved, data in safetensors_file.raw(archive):
         dtype = getattr(torch, saved.dtype.removeprefix("torch."))
         flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
         found[key] = flat.reshape(saved.shape)

@@ -96,6 +96,7 @@ class Replayed(msgspec.Struct, omit_defaults=True):
         runs, bad_runs: how often it was run, and how often not to a match.
         same_each_time: whether all runs gave the same bits; None for a single one.
         against: what it was held against: ``recorded``, or the reference's name.
+        independent: whether the reference is another implementation, not what was called itself.
         errors: by output, how far from the reference.
         exception, message: what it ended in.
         recorded: what it ended in when it was recorded, where that is an exception.
@@ -114,6 +115,7 @@ class Replayed(msgspec.Struct, omit_defaults=True):
     bad_runs: int = 0
     same_each_time: bool | None = None
     against: str = "recorded"
+    independent: bool = False
     errors: list[Error] = []
     exception: str = ""
     message: str = ""
@@ -147,7 +149,7 @@ class Minimal(msgspec.Struct, omit_defaults=True):
     Attributes:
         elements, original: elements of all tensors, after and before.
         shapes: by argument, the shape before and after.
-        simple: by argument, how many of its elements are still what they were; the others are 0.
+        simple: by argument, how many of its elements are not 0 in what is left.
         tried: how many smaller inputs were run.
         folder: the dump of what is left.
         text: one sentence.

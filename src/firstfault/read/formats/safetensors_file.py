@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, SavedTensor]:
         return {key: found.saved for key, found in _tensors(file, path).items()}
 
 
-def values(path: Path) -> Iterator[tuple[str, SavedTensor, bytes]]:
+def raw(path: Path) -> Iterator[tuple[str, SavedTensor, bytes]]:
     """The tensors of a file, each with its key and its bytes.
 
     Raises:
@@ -86,6 +86,23 @@ def add_statistics(path: Path, described: Mapping[str, schema.Tensor]) -> None:
                 saved_tensor.add_statistics(saved, file, begin, nbytes, described[key])
             except UnreadableInput as error:
                 raise UnreadableInput(f"{path}: {error}") from error
+
+
+def values(path: Path) -> dict[str, saved_tensor.Array]:
+    """The values of all tensors, by key.
+
+    Raises:
+        UnreadableInput: the file is damaged, or holds values that numpy has no dtype for.
+    """
+    found = {}
+    with open_regular(path) as file:
+        for key, (saved, begin) in _tensors(file, path).items():
+            nbytes = math.prod(saved.shape) * element_size(saved.dtype)
+            try:
+                found[key] = saved_tensor.values(saved, file, begin, nbytes)
+            except UnreadableInput as error:
+                raise UnreadableInput(f"{path}: {error}") from error
+    return found
 
 
 def _tensors(file: BinaryIO, path: Path) -> dict[str, _Found]:
