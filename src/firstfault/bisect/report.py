@@ -160,6 +160,7 @@ def _next(search: Precision, verdict: Verdict, facts: Facts) -> Iterator[tuple[s
         )
     elif verdict is Verdict.BASELINE_BAD:
         yield "see it with everything off", _command(search, ALL_OFF, facts)
+        yield "look at what all runs share: attention backend, environment, dtype, weights, the harness itself", ""
     elif verdict is Verdict.OUT_OF_RUNS:
         yield f"go on with the same command, --dir {shlex.quote(facts.folder)} and a larger --max-runs", ""
 

@@ -52,11 +52,13 @@ def requests(path: Path) -> list[Request]:
 
 
 def is_there(url: str, health: str = HEALTH) -> bool:
-    """Whether a server answers at all."""
+    """Whether something listens, be it that it does not answer."""
     try:
         httpx.get(url + health, timeout=_ASK_SECONDS, trust_env=False)
-    except httpx.TransportError:
+    except httpx.ConnectError:
         return False
+    except httpx.TransportError:
+        return True
     return True
 
 

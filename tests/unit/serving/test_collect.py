@@ -103,13 +103,12 @@ def test_no_secret_is_in_it(tmp_path: Path) -> None:
 
 
 def test_each_failure_is_kept_as_it_came(tmp_path: Path) -> None:
-    fake = Fake(
-        **{
-            "/health": httpx.ConnectTimeout("timed out"),
-            "/v1/loads": httpx.ReadError("[Errno 104] Connection reset by peer"),
-            "/metrics": httpx.Response(503, text="starting"),
-        }
-    )
+    answers: dict[str, httpx.Response | Exception] = {
+        "/health": httpx.ConnectTimeout("timed out"),
+        "/v1/loads": httpx.ReadError("[Errno 104] Connection reset by peer"),
+        "/metrics": httpx.Response(503, text="starting"),
+    }
+    fake = Fake(**answers)
     done = taken(tmp_path / "b", fake)
     told = json.loads((tmp_path / "b/health.txt.error.json").read_text())
     assert (told["ok"], told["status"], told["path"], told["error"]) == (

@@ -20,7 +20,7 @@ USE_FLAGGEMS = "USE_FLAGGEMS"
 DISPATCH_LOG, ATEN_LOG = "dispatch.log", "gems_aten.txt"
 LARGEST_LOG = 256 * 2**20
 _DISPATCHED = re.compile(r"\[OOT-DISPATCH\]\s+(\w+)\s*(?:→|->)")
-_REPLACED = re.compile(r"\bflag_gems\.(?:\w+\.)*?ops\.(?:\w+\.)*(\w+)\b")
+_REPLACED = re.compile(r"^\[\w+\] +(?:\w+\.)*ops\.(?:\w+\.)*(\w+):", re.MULTILINE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 CLASSES = {
     "RMSNorm": ("rms_norm", "fused_add_rms_norm"),
@@ -43,6 +43,7 @@ class Plugin:
         none: the variables that keep it from being loaded.
         records: the variables that make it write its logs, given their folder.
         port: where its engine serves by default.
+        hook: whether it is firstfault's own, which every Python process of the command has to find when it starts.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Plugin:
     none: Mapping[str, str]
     records: Callable[[Path], dict[str, str]]
     port: int
+    hook: bool = False
 
     def variables(self, chosen: Configuration, universe: Universe, given: Mapping[str, str]) -> dict[str, str | None]:
         """What a configuration changes in an environment.

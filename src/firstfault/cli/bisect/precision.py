@@ -36,6 +36,10 @@ SERVE_HELP = "COMMAND is a server: wait until it is healthy, send it --requests,
 REQUESTS_HELP = "With --serve: the requests, one JSON object a line."
 URL_HELP = "With --serve: where it serves; from the command's --host and --port, if not given."
 TIMEOUT_HELP = "Seconds that a run, or with --serve its start, may take."
+PLUGIN_HELP = (
+    "Who switches operators: firstfault, whose own dispatch is started in COMMAND; or sglang or vllm, the FlagOS "
+    "plugins, where they are installed."
+)
 FUSED_HELP = "The fused operators to search, with commas between; those of the dispatch log, if not given."
 ATEN_HELP = "The ATen operators to search; those of the replacement log, if not given."
 
@@ -47,7 +51,7 @@ def command(
     tolerance: Annotated[float | None, typer.Option(min=0, help=TOLERANCE_HELP)] = None,
     rate: Annotated[float, typer.Option(min=0.01, max=1, help=RATE_HELP)] = 0.3,
     expect: Annotated[str, typer.Option(metavar="<path>", help=EXPECT_HELP)] = "",
-    plugin: Annotated[str, typer.Option(help="Whose variables switch operators: sglang or vllm.")] = "sglang",
+    plugin: Annotated[str, typer.Option(help=PLUGIN_HELP)] = "firstfault",
     fused_ops: Annotated[str, typer.Option(metavar="<names>", help=FUSED_HELP)] = "",
     aten_ops: Annotated[str, typer.Option(metavar="<names>", help=ATEN_HELP)] = "",
     serve: Annotated[bool, typer.Option("--serve", help=SERVE_HELP)] = False,
@@ -66,7 +70,7 @@ def command(
     where chance is too large to tell, 2 for wrong usage. Interrupted, it goes on when it is typed again with its --dir.
     """
     from firstfault.bisect.configuration import Universe
-    from firstfault.bisect.precision import Options
+    from firstfault.bisect.options import Options
     from firstfault.bisect.precision_variables import in_force
     from firstfault.bisect.probes.parse import parse
     from firstfault.bisect.programs.script import Script
@@ -87,7 +91,7 @@ def command(
     universe = Universe(_names(fused_ops), _names(aten_ops))
     options = Options(_expected(looked_at, expect), tolerance, rate, universe, in_force(os.environ))
     folder = dir or Path(time.strftime(f"firstfault-bisect-%Y%m%d-%H%M%S-{os.getpid()}"))
-    asked = Asked(folder, redact(words), program, looked_at, switched, os.environ, options, max_runs)
+    asked = Asked(folder, redact(words), program, looked_at, switched, os.environ, _always(switched), options, max_runs)
     found = bisected(asked, _tell)
     if json:
         sys.stdout.write(as_json.render(found))
@@ -97,12 +101,22 @@ def command(
 
 
 def _plugin(name: str) -> Plugin:
-    from firstfault.bisect.backends import sglang_fl, vllm_fl
+    from firstfault.bisect.backends import own_dispatch, sglang_fl, vllm_fl
 
-    known: dict[str, Plugin] = {one.PLUGIN.name: one.PLUGIN for one in (sglang_fl, vllm_fl)}
+    known: dict[str, Plugin] = {one.PLUGIN.name: one.PLUGIN for one in (own_dispatch, sglang_fl, vllm_fl)}
     if name not in known:
         raise UsageError(f"--plugin {name} is none of {', '.join(known)}")
     return known[name]
+
+
+def _always(plugin: Plugin) -> dict[str, str]:
+    """What every run's environment has besides: where our own dispatch is found, and that nothing is recorded."""
+    from firstfault.cli.session import with_hook
+
+    if not plugin.hook:
+        return {}
+    hooked = with_hook(os.environ)
+    return {name: hooked[name] for name in ("PYTHONPATH", "FIRSTFAULT_IMPORT_FROM")} | {"FIRSTFAULT_LOGLEVEL": "0"}
 
 
 def _server(script: Script, requests: Path | None, url: str, health: str) -> Program:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from firstfault.cli import app
 from firstfault.errors import FirstFaultError
-from tests import triage_cases
+from tests import triage_cases, triage_signals
 from tests.unit.serving.servers import serving
 
 
@@ -102,11 +102,11 @@ def test_formats_and_files(tmp_path: Path) -> None:
 
 
 def test_diff_says_by_its_status_whether_something_changed(tmp_path: Path) -> None:
-    good = triage_cases.before_drift(tmp_path / "good").folder
-    bad = triage_cases.drifted(tmp_path / "bad").folder
+    good = triage_signals.before_drift(tmp_path / "good").folder
+    bad = triage_signals.drifted(tmp_path / "bad").folder
     assert "attention_backend: fa3 → triton" in typed("diff", good, bad, status=1)
     assert "Nothing changed" in typed("diff", good, good)
-    typed("diff", triage_cases.gone(tmp_path / "gone").folder, bad, status=3)
+    typed("diff", triage_signals.gone(tmp_path / "gone").folder, bad, status=3)
 
 
 def test_next_takes_a_baseline_and_commits(tmp_path: Path) -> None:
