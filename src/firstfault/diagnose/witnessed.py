@@ -48,7 +48,8 @@ def find(told: Sequence[Complaint], process: Process, *, only: Call | None, exit
     if seen is None or (exited_well and seen.teller is not Teller.SANITIZER):
         return None
     call = complaints.call_of(seen.kernel, process, breaks_contract) or complaints.call_from(seen.hosts, process)
-    return Seen(seen, call or only) if call or only else None
+    call = call or only
+    return Seen(seen, call) if call is not None else None
 
 
 def overrules(seen: Seen | None, streams: Sequence[Position], process: Process) -> bool:
