@@ -63,6 +63,7 @@ COMMANDS = (
     targets,
     doctor,
     skills,
+    doctor,
 )
 
 INTERRUPTED = 130
