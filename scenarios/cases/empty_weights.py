@@ -1,4 +1,4 @@
-"""Routing weights that are all zero are divided by their sum, in place: 0 / 0, and the program goes on and ends well."""
+"""Routing weights that are all zero are divided by their sum, in place: 0 / 0, and the program ends well."""
 
 import torch
 

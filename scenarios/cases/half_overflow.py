@@ -1,4 +1,4 @@
-"""A projection in half precision whose sums pass what half precision holds: infinity, then NaN, then a check that stops."""
+"""A projection whose sums pass what half precision holds: infinity, then NaN, then a check that stops."""
 
 import torch
 

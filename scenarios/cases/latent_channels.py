@@ -7,7 +7,7 @@ from firstfault import debug_kernel_api
 
 @debug_kernel_api(op_name="scale_noise")
 def scale_noise(latents: torch.Tensor, sigma: float) -> torch.Tensor:
-    return latents / (sigma**2 + 1) ** 0.5
+    return latents / float((sigma**2 + 1) ** 0.5)
 
 
 @debug_kernel_api(op_name="join_mask_latents")

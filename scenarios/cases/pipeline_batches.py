@@ -1,4 +1,4 @@
-"""Two stages of a pipeline that build another batch each: the second views what it received by its own count of tokens."""
+"""Two stages of a pipeline that build another batch each: the second views what it received by its own count."""
 
 import os
 import subprocess

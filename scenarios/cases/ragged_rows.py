@@ -1,4 +1,4 @@
-"""A length that was never read stays what the memory held; the row offsets are summed from it, and a copy follows them."""
+"""A length that was never read stays what the memory held; row offsets are summed from it, and a copy follows them."""
 
 import ctypes
 

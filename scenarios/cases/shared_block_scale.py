@@ -1,4 +1,4 @@
-"""A padding row holds NaN; a quantiser with one scale a block spreads it to the rows of real tokens, and decoding stops."""
+"""A padding row holds NaN; a quantiser with one scale a block spreads it to the rows of real tokens."""
 
 import torch
 

@@ -27,10 +27,16 @@ _KINDS = {
     Teller.GLOO: Kind.HANG,
     Teller.PROCESS: Kind.HANG,
 }
+INVALID_ARGUMENT = re.compile(r"invalid argument|cudaErrorInvalidValue|CUDA_ERROR_INVALID_VALUE", re.IGNORECASE)
+EXPORT = re.compile(
+    r"custom_?all_?reduce|\bIPC\b|ipc_?(?:mem|handle)|symm\w*_?mem|register_\w*buffer|share_cuda", re.IGNORECASE
+)
+"""What exports memory to other processes."""
 _CAPTURING = re.compile(r"stream is capturing|captures_underway|cudaErrorStreamCapture|during capture|IPC")
 _WAITED = re.compile(
-    r"Timed out waiting|timed out after|Connection closed by peer|gloo|NCCL|nccl\w+Error|BrokenBarrier"
+    r"Timed out waiting|timed out after|Connection (?:closed|reset) by peer|gloo|NCCL|nccl\w+Error|BrokenBarrier"
 )
+_NOT_CLOSE = re.compile(r"Tensor-likes are not (?:close|equal)|Scalars are not close|Not equal to tolerance")
 _NOT_OF_THE_NAME = re.compile(r"_?kernel$|^_+|_+$|_\d+[dc][\ddc]*$")
 
 
@@ -43,12 +49,15 @@ def kind_of(told: Complaint) -> Kind:
 
 def kind_of_message(message: str) -> Kind:
     """The class of fault that the message of an exception is one of."""
+    if INVALID_ARGUMENT.search(message):  # refused before anything ran on the device
+        return Kind.GRAPH if EXPORT.search(message) else Kind.UNKNOWN
     for pattern, kind in (
         (OUT_OF_MEMORY, Kind.OUT_OF_MEMORY),
         (_CAPTURING, Kind.GRAPH),
         (DEVICE_ERROR, Kind.ILLEGAL_ACCESS),
         (_WAITED, Kind.HANG),
         (SHAPES, Kind.MISMATCH),
+        (_NOT_CLOSE, Kind.PRECISION),
     ):
         if pattern.search(message):
             return kind

@@ -24,6 +24,7 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
         pages=evidence.pages,
         complete_call=evidence.complete,
         complaints=evidence.complaints,
+        environment=_variables(evidence.session.get("environment")),
     )
     found = report.build(case)
     _add_session(found, evidence)
@@ -42,6 +43,10 @@ def _add_session(found: report.Report, evidence: Evidence) -> None:
     found.stderr = evidence.stderr.rstrip().splitlines()[-report.STDERR_LINES :]
 
 
+def _variables(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
+
+
 def _words(value: object) -> list[str]:
     return [str(word) for word in value] if isinstance(value, list) else []
 
@@ -53,7 +58,8 @@ def _ending(evidence: Evidence) -> report.Ending:
     exited_well = frozenset({pid} if well and isinstance(pid, int) else ())
     failed = not well and DEVICE_ERROR.search(evidence.stderr) is not None
     stopped = evidence.session.get("signal") in FROM_OUTSIDE
-    return report.Ending(isinstance(status, int) or killed, exited_well, failed, stopped, evidence.running)
+    known = isinstance(status, int) or killed
+    return report.Ending(known, exited_well, failed, stopped, evidence.running, failed=known and not well)
 
 
 def _end_in_words(evidence: Evidence, *, running: bool) -> str:

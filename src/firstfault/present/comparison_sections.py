@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from firstfault.diagnose.comparison import Comparison, Pair, Side, Verdict
+from firstfault.diagnose.compared import Comparison, Pair, Side, Verdict
 from firstfault.present import values
 from firstfault.present.sections import LONGEST_LINE, LONGEST_TEXT, NEXT, Code, Label, Line, Section
 

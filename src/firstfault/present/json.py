@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from firstfault.diagnose.comparison import Comparison
+from firstfault.diagnose.compared import Comparison
 from firstfault.diagnose.report import Report
 from firstfault.diagnose.trace import Trace
 

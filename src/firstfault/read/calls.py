@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from firstfault.read import earlier
+from firstfault.read import earlier, ignored
+from firstfault.read.durations import Durations
 from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
 from firstfault.read.producers import Link, Producers, Writer
@@ -60,6 +61,8 @@ class Call:
     dump = ""
     dump_skipped = ""
     duration = 0
+    inside = 0
+    """Nanoseconds that the calls inside it took."""
     outlived = False
     """Whether a call that began inside it has come back."""
     writer: Writer | None = None
@@ -160,6 +163,8 @@ class Process:
     """The first calls that gave such values having been given some that no recorded call wrote, by number."""
 
     results: Results = field(default_factory=Results)
+    durations: Durations = field(default_factory=Durations)
+    ignored: ignored.Results = field(default_factory=ignored.Results)
     _values: int = 0
 
     def find(self, n: int) -> Call | None:
@@ -181,6 +186,8 @@ class Process:
     def noted(self) -> list[Call]:
         """The calls whose results were the first to go wrong, in their order."""
         stood_out = {notice.call.n: notice.call for notice in self.results.notices}
+        stood_out |= {slow.first.n: slow.first for slow in self.durations.slow}
+        stood_out |= {each.call.n: each.call for each in self.ignored.found.values()}
         return sorted((self.origins | self.entries | stood_out).values(), key=lambda call: call.n)
 
     def _is_pinned(self, call: Call) -> bool:
@@ -188,7 +195,9 @@ class Process:
         thread = self.threads.get(call.record.tid)
         if call.n in self.origins or call.n in self.entries or (thread is not None and thread.raised is call):
             return True
-        return bool(self.results.notices) and any(notice.call is call for notice in self.results.notices)
+        if any(notice.call is call for notice in self.results.notices):
+            return True
+        return any(slow.first is call for slow in self.durations.slow) or self.ignored.pins(call)
 
     def note_origin(self, writer: Writer | None) -> None:
         """Keep the call that made a value which is not finite, if it is among the first."""
@@ -340,12 +349,15 @@ class History:
         outputs = call.outputs()
         call.writer = process.producers.returned(call.op, record, outputs)
         process.results.take(call, outputs)
+        process.ignored.take(call, outputs)
+        process.durations.take(call)
         process.keep(call, thread)
         for _, tensor in outputs:
             if not_finite(tensor):
                 process.note_origin(call.writer)
         if thread.open:
             thread.open[-1].outlived = True
+            thread.open[-1].inside += call.duration
         self.earlier.learn(call.record, call.given)
         return call
 
@@ -408,6 +420,8 @@ def _replayed(process: Process, record: Replayed) -> None:
     call.state = State.RETURNED
     call.out, call.out_described, call.mutated = record.result.out, record.result.described, record.result.mutated
     call.dump = record.dump
+    call.given = flattened(call.inputs())
+    call.links = process.producers.seen(call.given)
 
 
 def _depth(stack: list[Call], parent: int) -> int:

@@ -64,6 +64,7 @@ class Layouts:
         always_contiguous: whether all were.
         largest: the most bytes of one.
         magnitude: the largest finite magnitude of a value, where statistics were recorded.
+        before: the largest before that one, for a call that is itself among those seen.
         not_finite: in how many calls it held NaN or an infinity.
     """
 
@@ -73,6 +74,7 @@ class Layouts:
     always_contiguous: bool = True
     largest: int = 0
     magnitude: float = 0.0
+    before: float = 0.0
     not_finite: int = 0
 
     def add(self, tensor: schema.Tensor) -> None:
@@ -85,7 +87,9 @@ class Layouts:
 
     def add_values(self, tensor: schema.Tensor) -> None:
         """Take in what the values of one more looked like."""
-        self.magnitude = max(self.magnitude, largest_magnitude(tensor))
+        size = largest_magnitude(tensor)
+        if size > self.magnitude:
+            self.before, self.magnitude = self.magnitude, size
         self.not_finite += bool(tensor.nan_count or tensor.inf_count)
 
 

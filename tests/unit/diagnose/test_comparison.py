@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from firstfault.diagnose.comparison import Comparison, Record, Verdict, comparison, conclude
+from firstfault.diagnose.compared import Comparison, Verdict
+from firstfault.diagnose.comparison import Record, comparison, conclude
 from firstfault.read.events import Event
 from firstfault.record import schema
 from tests.unit.read.samples import call, header, raised, returned, tensor
