@@ -1,4 +1,4 @@
-"""A sort of rows by expert that breaks ties wrongly and names a row twice; what the other would have got is left unset."""
+"""A sort of rows by expert that breaks ties wrongly and names a row twice; the place of the other is left unset."""
 
 import torch
 

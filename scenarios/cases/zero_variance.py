@@ -1,4 +1,4 @@
-"""Statistics of a batch of one image are divided by n - 1, which is zero: NaN, that only the writer of the image sees."""
+"""Statistics of a batch of one image are divided by n - 1, which is zero: NaN, that the writer of the image sees."""
 
 import torch
 

@@ -236,13 +236,19 @@ def build(case: Case) -> Report:
         complaints=list(case.complaints),
     )
     if processes:
-        found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis
+        found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis or _said(processes[0], case)
         if found.diagnosis is not None and _goes_first(found.diagnosis):
             found.conclusion = f"{found.conclusion.removesuffix('.')}; {found.diagnosis.text}."
     elif case.complaints:
         found.conclusion = complaints.conclusion(case.complaints)
         found.diagnosis = diagnosis.of_complaints(case.complaints)
     return found
+
+
+def _said(process: ProcessReport, case: Case) -> diagnosis.Diagnosis | None:
+    """What the program said of its failure, where it was in no call: of which class it is, and nobody to blame."""
+    told = diagnosis.of_complaints(case.complaints) if case.ending.failed and process.suspect is None else None
+    return told if told is not None and told.kind is not Kind.UNKNOWN else None
 
 
 def _goes_first(of: diagnosis.Diagnosis) -> bool:
@@ -353,7 +359,10 @@ def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Ca
         environment=case.environment,
         failed=case.ending.failed,
     )
-    found = [rules.deepened(finding, about) for finding in rules.check_all(about)] if suspect is not None else []
+    if suspect is not None:
+        found = [rules.deepened(finding, about) for finding in rules.check_all(about)]
+    else:
+        found = rules.check_all(about, rules.OF_THE_RUN) if case.ending.failed else []
     late = any(finding.verdict is Found.CANNOT_TELL for finding in found)
     for call in process.noted() + (_given_bad_indices(process) if suspect is None or late else []):
         if call is not suspect:

@@ -62,6 +62,9 @@ RULES = (
 """In the order in which findings of the same weight are shown: what explains most first."""
 
 
+OF_THE_RUN = ("ff702_rounding_allowed",)
+"""Rules on what was said and set, which hold where no call failed."""
+
 DEEPER = ("ff501_index_out_of_range", "ff307_scale_not_set", "ff503_repeated_index", "ff301_not_finite")
 """Rules on inputs so bad that a call which was given such is not the origin of what it made of them."""
 MOST_HOPS = 8
@@ -171,9 +174,9 @@ class Suspect:
         return "in 1 earlier call" if self.count == 1 else f"in {self.count} earlier calls"
 
 
-def check_all(suspect: Suspect) -> list[Finding]:
-    """What every rule finds in a call."""
-    return [finding for name in RULES for finding in load(name).check(suspect)]
+def check_all(suspect: Suspect, names: Sequence[str] = RULES) -> list[Finding]:
+    """What every rule finds in a call, or each of some."""
+    return [finding for name in names for finding in load(name).check(suspect)]
 
 
 def deepened(found: Finding, suspect: Suspect) -> Finding:
