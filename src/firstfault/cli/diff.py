@@ -90,4 +90,4 @@ def _record(source: Source, evidence: Evidence, process: str | None, advance: Ad
     from firstfault.record.plain import plain_text
 
     session = source.session() if isinstance(source, Recording) else {}
-    return Record(plain_text(str(source.path)), of_process(source, process, advance), evidence.complete, session)
+    return Record(plain_text(evidence.name), of_process(source, process, advance), evidence.complete, session)

@@ -17,7 +17,7 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
     """The report on what was read; ``last`` is how many of the last calls are listed."""
     case = report.Case(
         evidence.history,
-        source=plain_text(str(evidence.path)),
+        source=plain_text(evidence.name),
         kind=evidence.kind,
         last=last,
         ending=_ending(evidence),

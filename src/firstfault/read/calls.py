@@ -195,9 +195,10 @@ class Process:
         thread = self.threads.get(call.record.tid)
         if call.n in self.origins or call.n in self.entries or (thread is not None and thread.raised is call):
             return True
-        if any(notice.call is call for notice in self.results.notices):
+        if self.results.notices and any(notice.call is call for notice in self.results.notices):
             return True
-        return any(slow.first is call for slow in self.durations.slow) or self.ignored.pins(call)
+        slow, ignored = self.durations.slow, self.ignored
+        return (bool(slow) and any(each.first is call for each in slow)) or (bool(ignored.found) and ignored.pins(call))
 
     def note_origin(self, writer: Writer | None) -> None:
         """Keep the call that made a value which is not finite, if it is among the first."""
@@ -307,10 +308,14 @@ class Process:
 
 
 class History:
-    """The calls of all processes of a source."""
+    """The calls of all processes of a source.
 
-    def __init__(self) -> None:
+    Without ``learns`` it only tells which calls ended, on what, and who wrote that: what an index is made of.
+    """
+
+    def __init__(self, *, learns: bool = True) -> None:
         self.processes: dict[str, Process] = {}
+        self._learns = learns
         self.earlier = earlier.Earlier()
         self._tensors = earlier.Tensors()
 
@@ -348,6 +353,15 @@ class History:
         thread.raised = thread.passed = None  # whoever called it has dealt with the exception
         outputs = call.outputs()
         call.writer = process.producers.returned(call.op, record, outputs)
+        if thread.open:
+            thread.open[-1].outlived = True
+            thread.open[-1].inside += call.duration
+        if self._learns:
+            self._learn(process, thread, call, outputs)
+        return call
+
+    def _learn(self, process: Process, thread: Thread, call: Call, outputs: list[Labelled]) -> None:
+        """Take in what a call that came back tells of those that do not."""
         process.results.take(call, outputs)
         process.ignored.take(call, outputs)
         process.durations.take(call)
@@ -355,17 +369,15 @@ class History:
         for _, tensor in outputs:
             if not_finite(tensor):
                 process.note_origin(call.writer)
-        if thread.open:
-            thread.open[-1].outlived = True
-            thread.open[-1].inside += call.duration
         self.earlier.learn(call.record, call.given)
-        return call
 
     def _begin(self, process: Process, record: schema.Call, line: int) -> None:
         call = Call(process.name, record, line)
         process.push(call)
         self._link(process, call)
         process.calls += 1
+        if not self._learns:
+            return
         process.count(record)
         process.described = process.described or record.args is not None
         if record.device >= 0 or record.graph:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from firstfault.errors import UnreadableInput
-from firstfault.read import elements, living
+from firstfault.read import elements, living, remote
 from firstfault.read.calls import Call, History
 from firstfault.read.events import Advance, Problems, Source
 from firstfault.read.files import is_regular, read_end
@@ -62,6 +62,11 @@ class Evidence:
     unseen: list[str] = field(default_factory=list)
     running: Mapping[str, bool | None] = field(default_factory=dict)
     pages: Mapping[str, progress.Page] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What to call it in commands."""
+        return remote.named(self.path)
 
     def complete(self, call: Call) -> None:
         """Add the statistics of the tensors that only the call's dump can tell."""

@@ -61,7 +61,12 @@ class Results:
 
     def take(self, call: Call, outputs: list[Labelled]) -> None:
         """Take in what a call gave."""
-        if not outputs or call.mutated or any(not _tells(tensor) for _, tensor in outputs):
+        if (
+            not outputs
+            or outputs[0][1].mean is None
+            or call.mutated
+            or any(not _tells(tensor) for _, tensor in outputs)
+        ):
             return
         prints = _prints(call)
         if not prints:

@@ -24,7 +24,7 @@ def compared(one: Iterable[schema.Record], other: Iterable[schema.Record], **ses
         Record(name, [Event(name, record) for record in records], lambda call: None, sessions.get(name, {}))
         for name, records in (("left", one), ("right", other))
     ]
-    return conclude(comparison(*sides))
+    return conclude(comparison(sides[0], sides[1]))
 
 
 def chain(*results: schema.Value, first: schema.Value | None = None) -> list[schema.Record]:
