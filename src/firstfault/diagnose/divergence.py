@@ -68,9 +68,7 @@ def diagnosed(found: Comparison) -> Diagnosis | None:
     if found.first is not None:
         return _of_first(found, found.first)
     if found.given is not None:
-        return _of_given(found.given)
-    if found.unused:
-        return _of_unused(found.unused[0])
+        return _of_given(found.given) or (_of_unused(found.unused[0]) if found.unused else None)
     if found.slower and not found.only:
         slower = found.slower[0]
         command = slowest_calls(found.right.source, slower.op)

@@ -36,11 +36,15 @@ class Pairs:
         self._saved = saved
         self._times = divergence.Times()
         self._unused: dict[tuple[str, str], Unused] = {}
+        self._given = 0
+        """Calls that were given something else."""
 
     def close(self, *, same_level: bool) -> None:
         """Add what only all of them tell; at another level a call takes another time."""
         self._found.slower = self._times.slower() if same_level else []
-        self._found.unused = [*self._unused.values()]
+        unused = [*self._unused.values()]
+        # Of two runs on other inputs throughout, that some results are the same tells nothing.
+        self._found.unused = unused if 2 * sum(each.pairs for each in unused) >= self._given else []
 
     def take(self, left: Call, right: Call) -> None:
         """Compare one."""
@@ -56,6 +60,7 @@ class Pairs:
         inputs = _with_elements(given.differences, before)
         results = [*_ends(left, right), *_with_elements(gave.differences, after)]
         if inputs and not (results and self._must_agree(left, right)):
+            self._given += 1
             found.given = found.given or _told(found.paired, left, right, inputs, before)
             if not results and gave.measured:
                 self._note_unused(left, right, inputs)
