@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint scenarios sweep e2e bench clean
+.PHONY: demo test lint scenarios scenarios-gpu sweep e2e bench clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
@@ -22,6 +22,10 @@ lint: $(READY)
 # Programs that really fail, and whether the report says why; minutes.
 scenarios: $(READY)
 	@$(BIN)/python scenarios/run.py
+
+# The same of programs that need a GPU.
+scenarios-gpu: $(READY)
+	@$(BIN)/python scenarios/run.py --gpu
 
 # Every operator of PyTorch's own database that runs on CPU; minutes.
 sweep: $(READY)

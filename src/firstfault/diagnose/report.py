@@ -332,8 +332,13 @@ def _process(process: Process, case: Case) -> ProcessReport:
         streams=streams,
         targets=_targets(process),
         notes=list(_notes(process)),
-        diagnosis=diagnosis.of_findings(findings, suspect),
+        diagnosis=diagnosis.of_findings(findings, suspect, _device_said(verdict, case)),
     )
+
+
+def _device_said(verdict: Verdict, case: Case) -> str | None:
+    """What was said of a call that the device did not complete; None where there is none."""
+    return "\n".join(told.text for told in case.complaints) if verdict is Verdict.CULPRIT else None
 
 
 def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:

@@ -189,7 +189,7 @@ def test_another_layout_of_the_same_values_is_what_was_misread() -> None:
 
 
 def test_a_variable_that_rounding_depends_on_is_what_to_look_at() -> None:
-    session = {"environment": {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}}
+    session: dict[str, object] = {"environment": {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}}
     found = compared(chain(values(2.0, 2)), chain(values(2.001, 2)), right=session)
     assert found.diagnosis is not None
     assert (found.diagnosis.culprit_op, found.diagnosis.origin_op) == ("op1", "")
@@ -201,7 +201,7 @@ def test_a_variable_that_rounding_depends_on_is_what_to_look_at() -> None:
 
 def test_what_was_written_in_place_is_its_writers() -> None:
     def sides(high: float) -> list[schema.Record]:
-        first = [call(1, "fill", values(0.0)), returned(1, None, mutated=["arg[0]"])]
+        first: list[schema.Record] = [call(1, "fill", values(0.0)), returned(1, None, mutated=["arg[0]"])]
         return [header(5), *first, call(2, "norm", values(high, version=1)), returned(2, values(high, 2))]
 
     told = compared(sides(1.0), sides(2.0)).diagnosis

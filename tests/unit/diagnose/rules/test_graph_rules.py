@@ -71,7 +71,12 @@ def test_a_buffer_that_is_filled_or_given_back_is_none() -> None:
 
 
 def test_eager_calls_alone_have_no_stale_pointer() -> None:
-    records = [call(1, "gather", at(0x20000)), returned(1), call(2, "embed"), returned(2, at(0x20000, 8))]
+    records: list[schema.Record] = [
+        call(1, "gather", at(0x20000)),
+        returned(1),
+        call(2, "embed"),
+        returned(2, at(0x20000, 8)),
+    ]
     assert found("ff802_stale_pointer", *records, n=1) == []
 
 
@@ -115,7 +120,7 @@ def test_a_number_that_is_the_same_or_another_operators_is_not() -> None:
 @pytest.mark.parametrize("named", [True, False])
 def test_memory_of_expandable_segments_cannot_be_exported(named: bool) -> None:
     message = "Failed: Cuda error custom_all_reduce.cuh:455 'invalid argument'"
-    records = [call(1, "register_graph_buffers"), raised(1, "RuntimeError", message)]
+    records: list[schema.Record] = [call(1, "register_graph_buffers"), raised(1, "RuntimeError", message)]
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:512"} if named else {}
     (told,) = found("ff804_not_exportable", *records, n=1, environment=environment)
     assert (told.kind.value, told.confidence.value) == ("CUDA graph only", "high" if named else "medium")
@@ -124,7 +129,7 @@ def test_memory_of_expandable_segments_cannot_be_exported(named: bool) -> None:
 
 
 def test_an_invalid_argument_of_anything_else_is_not() -> None:
-    records = [call(1, "gemm"), raised(1, "RuntimeError", "CUDA error: invalid argument")]
+    records: list[schema.Record] = [call(1, "gemm"), raised(1, "RuntimeError", "CUDA error: invalid argument")]
     assert found("ff804_not_exportable", *records, n=1) == []
 
 

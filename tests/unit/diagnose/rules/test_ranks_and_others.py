@@ -73,8 +73,12 @@ def test_ranks_that_all_wait_in_the_same_have_not_parted() -> None:
 
 def test_a_rank_that_failed_by_itself_comes_before_those_that_wait_for_it() -> None:
     history = History()
-    waiting = [header(3, 100, rank="0"), collective(1, "all_reduce", 1, 0, X)]
-    failed = [header(3, 101, rank="1"), call(1, "project", X), raised(1, "ValueError", "shapes cannot be multiplied")]
+    waiting: list[schema.Record] = [header(3, 100, rank="0"), collective(1, "all_reduce", 1, 0, X)]
+    failed: list[schema.Record] = [
+        header(3, 101, rank="1"),
+        call(1, "project", X),
+        raised(1, "ValueError", "shapes cannot be multiplied"),
+    ]
     for name, records in (("vm-100", waiting), ("vm-101", failed)):
         for record in records:
             history.feed(Event(name, record))
@@ -158,8 +162,10 @@ def test_a_variable_by_which_products_are_rounded(variable: str, count: int) -> 
 
 
 def test_a_number_that_others_were_made_of_is_followed() -> None:
-    counts = [tensor(3, dtype="torch.int64", min=1, max=high, mean=3.0) for high in (5, 6, 1_700_000_123)]
-    (found,) = findings("ff501_index_out_of_range", *([each] for each in counts))
+    calls: list[list[schema.Value]] = [
+        [tensor(3, dtype="torch.int64", min=1, max=high, mean=3.0)] for high in (5, 6, 1_700_000_123)
+    ]
+    (found,) = findings("ff501_index_out_of_range", *calls)
     assert "arg[0] holds 1700000123; in earlier calls it stayed within 6" in found.text
 
 
