@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         maybe_wrap_debug_kernel,
         wrap_method_with_debug_kernel_once,
     )
+    from firstfault.capture.contracts import contract
     from firstfault.capture.custom_op import debug_torch_op
     from firstfault.capture.multi_platform import CustomOp
     from firstfault.capture.program import install, uninstall
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CustomOp",
+    "contract",
     "debug_kernel_api",
     "debug_torch_op",
     "install",
@@ -42,6 +44,7 @@ __all__ = [
 
 _HOMES = {
     "CustomOp": "firstfault.capture.multi_platform",
+    "contract": "firstfault.capture.contracts",
     "debug_kernel_api": "firstfault.capture.boundary",
     "debug_torch_op": "firstfault.capture.custom_op",
     "install": "firstfault.capture.program",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -114,7 +115,11 @@ urllib.request.urlopen(request, timeout=120).read()
 
 @contextlib.contextmanager
 def serving(
-    engine: str, log: Path, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    engine: str,
+    log: Path,
+    prefix: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Server]:
     """A server that is up, and gone afterwards.
 
@@ -123,8 +128,9 @@ def serving(
         log: the file for its stdout and stderr.
         prefix: what runs it, such as ``firstfault run --``.
         environ: variables to add.
+        options: of the server's command line, to add; of two that are the same the last holds.
     """
-    port = _free_port()
+    port = free_port()
     home = log.parent / "home"
     home.mkdir(exist_ok=True)
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("FIRSTFAULT", "PYTHON"))}
@@ -135,7 +141,7 @@ def serving(
     began = time.monotonic()
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*prefix, *_words(engine, port)], stdout=file, stderr=file, env=variables, start_new_session=True
+            [*prefix, *_words(engine, port), *options], stdout=file, stderr=file, env=variables, start_new_session=True
         )
     server = Server(engine, process, f"http://127.0.0.1:{port}", log)
     try:
@@ -147,6 +153,13 @@ def serving(
         yield server
     finally:
         _stop(process)
+
+
+def launch_line(engine: str, port: int, environ: Mapping[str, str]) -> str:
+    """What a shell starts an engine with, that needs nothing of the shell's own environment."""
+    path = f"{python(engine).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = _ENVIRONMENT | _OWN_ENVIRONMENT[engine] | {"PATH": path} | dict(environ)
+    return shlex.join(["exec", "env", *(f"{name}={value}" for name, value in variables.items()), *_words(engine, port)])
 
 
 def _words(engine: str, port: int) -> list[str]:
@@ -202,7 +215,8 @@ def _command(pid: int) -> str:
     return ""
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens at."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])

@@ -38,7 +38,7 @@ class Recording:
     def everything(self) -> list[schema.Record]:
         """Every record so far, over all segments of all processes."""
         files = sorted(self.folder.glob(f"*/{layout.SEGMENTS}"))
-        return [codec.decode(line) for file in files for line in file.read_bytes().splitlines()]
+        return [codec.decode(line) for file in files for line in _written(file).splitlines()]
 
     def clear(self) -> None:
         """Empty the text log and the records, to look at the next call alone."""
@@ -61,6 +61,11 @@ class Recording:
         path = folder / layout.METADATA
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
+
+
+def _written(segment: Path) -> bytes:
+    """A segment without what a ring has laid out for later."""
+    return segment.read_bytes().partition(b"\0")[0]
 
 
 def loaded(path: Path) -> dict[str, torch.Tensor]:

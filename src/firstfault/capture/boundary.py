@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from firstfault import settings
-from firstfault.capture import coverage, recorder
+from firstfault.capture import contracts, coverage, recorder
 from firstfault.errors import tell
 from firstfault.record.plain import plain_text
 
@@ -148,8 +148,10 @@ def wrap(
         run: what does the work of a call that is recorded, where that is not ``func`` itself.
     """
     run = run or func
-    first = 1 if is_method or (is_method is None and _takes_self(func)) else 0
+    parameters = _parameters(func)
+    first = 1 if is_method or (is_method is None and parameters[:1] in (("self",), ("cls",))) else 0
     name = plain_text(name)
+    contracts.know(name, parameters[first:])
     is_compiling = torch.compiler.is_compiling
     begin = recorder.begin
 
@@ -212,10 +214,9 @@ def _file_stem(func: Callable[..., Any]) -> str:
     return Path(path).stem.strip("<>") if path else ""
 
 
-def _takes_self(func: Callable[..., Any]) -> bool:
-    """Whether the first argument is an object or class that the function is a method of."""
+def _parameters(func: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's parameters; none where they cannot be told."""
     try:
-        first = next(iter(inspect.signature(func).parameters), None)
+        return tuple(inspect.signature(func).parameters)
     except (TypeError, ValueError):
-        return False
-    return first in ("self", "cls")
+        return ()

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from firstfault.capture import boundary
+from firstfault.capture import boundary, contracts
 from firstfault.capture.targets import torch_library
 from firstfault.errors import FirstFaultError
 
@@ -177,7 +177,14 @@ def operator_boundary(
         return packet  # type: ignore[no-any-return]
     overloads = [getattr(packet, name) for name in packet.overloads()]  # now attributes that the boundary takes on
     run = torch_library.unrecorded(packet)
-    return boundary.wrap(packet, name, target, mutates=written_arguments(overloads), run=run)
+    wrapped = boundary.wrap(packet, name, target, mutates=written_arguments(overloads), run=run)
+    contracts.know(name, parameters(overloads))
+    return wrapped
+
+
+def parameters(overloads: list[Any]) -> tuple[str, ...]:
+    """The names of an operator's parameters, as the first of its overloads has them."""
+    return tuple(argument.name for overload in overloads[:1] for argument in overload._schema.arguments)
 
 
 def written_arguments(overloads: list[Any]) -> frozenset[int | str]:

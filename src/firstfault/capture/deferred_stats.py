@@ -94,8 +94,16 @@ class _Watched(NamedTuple):
 class DeferredStatistics:
     """The statistics page of this process."""
 
-    def __init__(self, folder: Path, reader: device_stats.Reader, tripwire: Tripwire | None = None) -> None:
+    def __init__(
+        self, folder: Path, reader: device_stats.Reader, tripwire: Tripwire | None = None, *, ring: bool = False
+    ) -> None:
         """Make the page for the process whose folder in the recording is ``folder``, and register it.
+
+        Args:
+            folder: of the process.
+            reader: what launches the kernel.
+            tripwire: told of NaN.
+            ring: whether the recording keeps no more than the last calls, so that the page is all that is kept.
 
         Raises:
             MarkersUnavailable: shared memory or the driver refused.
@@ -106,6 +114,7 @@ class DeferredStatistics:
         self._kept = folder.absolute() / layout.STATISTICS
         self._reader = reader
         self._tripwire = tripwire
+        self._ring = ring
         self._page = progress.shared_page(self.path, PAGE_BYTES)
         self._header = statistics_page.header(os.getpid(), time.time_ns(), str(folder.absolute()))
         self._page[: len(self._header)] = self._header
@@ -276,7 +285,8 @@ class DeferredStatistics:
                 if self._tripwire is not None:
                     for waiting in self._watched.values():
                         self._look(self._tripwire, waiting)
-                self._keep(half)
+                if not self._ring:
+                    self._keep(half)
         first = self._cursor
         self._unkept[half] = first + count - half * _HALF
         self._cursor = (first + count) % ENTRIES

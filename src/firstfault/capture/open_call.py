@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from firstfault.capture import describe, dump, guard, in_place, progress
 from firstfault.record import schema
-from firstfault.record.statistics_page import OUTPUTS
 
 if TYPE_CHECKING:
     from firstfault.capture.graph_copies import CopiedCall
@@ -104,8 +103,7 @@ class OpenCall:
         record.described = True
         record.out = describe.describe(result, walk)
         changed = in_place.changed(self.watched, self.mutates, *self._given)
-        if recorder.values is not None:
-            recorder.values.read(walk.found, self.n, self.op, OUTPUTS)
+        recorder.read_result(walk.found, self.n, self.op)
         if self.dump is not None:
             changed += self._dump_outputs(recorder, self.dump, record, walk)
         record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]

@@ -11,6 +11,7 @@ raises what went wrong in recording.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import itertools
 import multiprocessing.util
@@ -25,6 +26,7 @@ import torch
 
 from firstfault import settings
 from firstfault.capture import (
+    contracts,
     coverage,
     describe,
     dump,
@@ -45,7 +47,7 @@ from firstfault.errors import NanFound
 from firstfault.record import schema
 from firstfault.record.plain import plain_text
 from firstfault.record.sinks.ring import Ring
-from firstfault.record.statistics_page import INPUTS
+from firstfault.record.statistics_page import INPUTS, OUTPUTS
 from firstfault.settings import Level, Settings
 
 
@@ -92,8 +94,13 @@ class Recorder:
         self._wants_markers = folder is not None
         self._opening_markers = threading.Lock()
         self._in_graphs = chosen.in_graphs
+        self.contracts = contracts.Contracts(folder)
+        self._reads_all = chosen.level >= Level.STATISTICS
+        self._may_read = self.describes and folder is not None and self.text is None
+        self._chosen = chosen
         self.values: Values | None = None
-        if chosen.level >= Level.STATISTICS:
+        """What reads tensors: all from level 5 on, at level 3 those that a contract is about, once there are any."""
+        if self._reads_all:
             self.values = Values(chosen, folder, self.dumper, self.note, self.dumped)
         if self.text is not None and self._record is None and not chosen.stop_on_nan:
             self.short = text_only.of_level(chosen.level, self.text)
@@ -215,9 +222,11 @@ class Recorder:
         walk = describe.Walk(dump=self.dumper is not None)
         record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
         call.watched = in_place.watched(walk.found)
-        if self.values is None:
-            for writer in self.writers:
-                writer.call(record)
+        agreed = self.contracts.of(record.op)
+        if self.values is None or not self._reads_all:
+            with self._without_waiting(agreed.wanted(walk.found, result=False), record.n, record.op, INPUTS):
+                for writer in self.writers:
+                    writer.call(record)
             return
         if walk.cut:
             self.values.excuse(record.n)
@@ -232,6 +241,26 @@ class Recorder:
             writer.inputs(inputs, record.tid)
         if self.dumper is not None and self.dumper.wanted(record.op):
             self._dump_inputs(call, self.dumper, record, walk)
+
+    def read_result(self, found: list[describe.Found], n: int, op: str) -> None:
+        """Read the statistics of what a call gave: all from level 5 on, below it what a contract is about."""
+        if self._reads_all:
+            assert self.values is not None
+            self.values.read(found, n, op, OUTPUTS)
+            return
+        with self._without_waiting(self.contracts.of(op).wanted(found, result=True), n, op, OUTPUTS):
+            pass
+
+    def _without_waiting(
+        self, found: list[describe.Found], n: int, op: str, side: str
+    ) -> contextlib.AbstractContextManager[None]:
+        """Read some tensors below level 5; what runs inside writes the call down before the device is told to."""
+        if not found or not self._may_read:
+            return contextlib.nullcontext()
+        if self.values is None:
+            chosen = dataclasses.replace(self._chosen, level=Level.STATISTICS, asynchronous=True)
+            self.values = Values(chosen, self._folder, None, self.note, self.dumped)
+        return self.values.without_waiting(found, n, op, side)
 
     def _dump_inputs(self, call: OpenCall, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> None:
         """Save the inputs of a call, or have those of a captured one copied at each replay."""
@@ -278,7 +307,7 @@ def begin(
     try:
         if recorder.values is not None:
             recorder.values.stop_on_nan()
-        if recorder.short is not None and collective is None:
+        if recorder.short is not None and collective is None and not recorder.contracts.of(op).every:
             return recorder.short.begin(thread, op, target, args, kwargs, graph)
         return recorder.begin(thread, op, target, args, kwargs, graph, collective)
     except BaseException as error:

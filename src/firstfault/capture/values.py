@@ -43,6 +43,7 @@ class Values:
         self._folder = folder
         self._dumper = dumper
         self._most_dumped = chosen.dump_max_bytes
+        self._ring = chosen.ring_bytes > 0
         self._note = note
         self._dumped = dumped
         self._page: deferred_stats.DeferredStatistics | None = None
@@ -72,6 +73,27 @@ class Values:
             deferred.start(deferred.ask(found, side))
         else:
             stats.fill_all(found)
+
+    @contextmanager
+    def without_waiting(self, found: list[Found], n: int, op: str, side: str) -> Iterator[None]:
+        """Read some tensors of a call: what lies on the host at once, what is captured at each replay, the rest when
+        the device gets there.
+
+        What runs inside writes the call down before the device is told to read.
+        """
+        asked = deferred_stats.Side(n, op, side)
+        graph = graphs.capturing()
+        launches: list[deferred_stats.Launch] = []
+        deferred = self._deferred or self._open_deferred()
+        if self.graphs is not None and self.graphs.reads(graph):
+            self.graphs.read(graph, found, asked)
+        elif deferred is not None:
+            launches = deferred.ask(found, asked)
+        else:
+            stats.fill_all([item for item in found if not item.tensor.is_cuda])
+        yield
+        if deferred is not None:
+            deferred.start(launches)
 
     def excuse(self, n: int) -> None:
         """Take no NaN of a call's results for its own: not all of its inputs are known."""
@@ -201,7 +223,7 @@ class Values:
     def _open_page(self, reader: device_stats.Reader) -> deferred_stats.DeferredStatistics:
         if self._page is None:
             assert self._folder is not None
-            self._page = deferred_stats.DeferredStatistics(self._folder, reader, self._tripwire)
+            self._page = deferred_stats.DeferredStatistics(self._folder, reader, self._tripwire, ring=self._ring)
         return self._page
 
     def _missed(self, code: str, sentence: str) -> None:

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from firstfault import __version__
-from firstfault.cli import diff, live, log, query, report, run, targets, trace
+from firstfault.cli import bisect, diff, live, log, query, report, run, targets, trace, triage
 from firstfault.cli.messages import tell
 from firstfault.errors import ExitCode, FirstFaultError
 
-COMMANDS = (run, report, log, trace, query, diff, live, targets)
+COMMANDS = (run, report, log, trace, query, diff, live, bisect, triage, targets)
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C has ended, as shells have it."""

@@ -22,38 +22,17 @@ from firstfault.errors import SettingError, UsageError
 from firstfault.read.formats import statistics_page
 from firstfault.record import marker_files
 from firstfault.record.layout import PRIVATE_FILE, PRIVATE_FOLDER, SESSION, STDERR_TAIL
+from firstfault.record.secrets import REDACTED, SECRET, redact, redacted
 from firstfault.settings import LEVEL_FORMS, Level, Settings
 from firstfault.tools.runner import Ending
 
-__all__ = ["STDERR_TAIL", "Session", "chosen", "create", "environment"]
+__all__ = ["STDERR_TAIL", "Session", "chosen", "create", "environment", "redact"]
 
 KEPT_VARIABLES = re.compile(
     r"(CUDA|NCCL|PYTORCH|TORCH|TRITON|OMP|MKL|SGLANG|VLLM|FLASHINFER|FIRSTFAULT|HF_HUB|TRANSFORMERS)_[A-Z0-9_]+"
     r"|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE|RANK|LOCAL_RANK|WORLD_SIZE|USE_FLAGGEMS|PYTHON(HASHSEED|OPTIMIZE|FAULTHANDLER)"
 )
 """Environment variables that a recording names; all others stay out of it."""
-
-_ANYWHERE = "SECRET|PASSW|CREDENTIAL"
-_AT_END = "KEY|TOKEN|PASS|AUTH|AUTHORIZATION"
-SECRET = re.compile(f"{_ANYWHERE}|({_AT_END})$", re.IGNORECASE)
-"""Names of options and variables whose values are secret: ``--api-key``, not ``--tokenizer`` or ``--max-tokens``."""
-
-_NAME = rf"(?:[\w-]*(?:{_ANYWHERE})[\w-]*|[\w-]*(?:{_AT_END}))"
-_VALUE = r"""(?:"(?:[^"\\]|\\.)*"?|'[^']*'?|\\.|[^\s"'`;&|\\])+"""
-_NAMED_SECRET = re.compile(
-    r"""(?<![\w-])(?:([\w-]*AUTHORIZATION["']?\s*[:=]\s*["']?(?:(?:Basic|Bearer|Digest|Token)\s+)?)[^"'\n]+"""
-    rf"""|({_NAME}[\\"'\])]*\s*[:=]+\s*){_VALUE}|(-{_NAME}\s+)(?!-){_VALUE})""",
-    re.IGNORECASE,
-)
-"""A secret by name inside a word, as in a script or a header: ``NAME=value``, ``Name: value``, ``--name value``."""
-
-_WORD = re.compile(r"[^\s\"']+")
-"""What stands before the ``=`` of an option or a variable, and not of a script."""
-
-SECRET_TEXT = re.compile(r"(?<=Bearer )[^\s\"']+|(?<=://)[^/@\s]+(?=@)|\b(?:hf_|sk-)[\w-]{16,}", re.IGNORECASE)
-"""What is secret wherever it stands: bearer tokens, passwords in URLs, the keys of well-known services."""
-
-REDACTED = "[redacted]"
 
 HOOK = str(Path(__file__).parent.parent / "capture" / "startup")
 """The folder that is put on ``PYTHONPATH``, in which every Python finds our ``sitecustomize``."""
@@ -172,34 +151,11 @@ def environment(environ: Mapping[str, str], recording: Path, chosen: Settings) -
     return changed
 
 
-def redact(command: list[str]) -> list[str]:
-    """The command without the values of options that are named like secrets, and without what looks like one."""
-    shown: list[str] = []
-    hide_next = False
-    for word in command:
-        name, equals, _ = word.partition("=")
-        secret = SECRET.search(name) is not None
-        is_option = word.startswith("--") or (word.startswith("-") and len(word) == 2)
-        if hide_next and not is_option:
-            shown.append(REDACTED)
-        elif secret and equals and _WORD.fullmatch(name):
-            shown.append(f"{name}={REDACTED}")
-        else:
-            shown.append(_redacted(word))
-        hide_next = word.startswith("-") and not equals and secret
-    return shown
-
-
 def _level(level: int) -> Level:
     try:
         return Level(level)
     except ValueError:
         raise SettingError(f"--level {level} is not a log level; accepted: {LEVEL_FORMS}") from None
-
-
-def _redacted(text: str) -> str:
-    named = _NAMED_SECRET.sub(lambda match: f"{match[match.lastindex or 0]}{REDACTED}", text)
-    return SECRET_TEXT.sub(REDACTED, named)
 
 
 def _machine() -> dict[str, Any]:
@@ -210,7 +166,7 @@ def _machine() -> dict[str, Any]:
         "platform": f"{os.uname().sysname} {os.uname().release} {os.uname().machine}",
         "versions": {"firstfault": __version__, "python": sys.version.split()[0]} | peers.installed_versions(),
         "environment": {
-            name: REDACTED if SECRET.search(name) else _redacted(value) for name, value in sorted(kept.items())
+            name: REDACTED if SECRET.search(name) else redacted(value) for name, value in sorted(kept.items())
         },
         "devices": _devices(),
     }

@@ -119,13 +119,6 @@ def is_integer(tensor: schema.Tensor) -> bool:
     return "int" in tensor.dtype and "8" not in tensor.dtype
 
 
-def whole(value: schema.Statistic | None) -> int | None:
-    """A statistic of integers, which some logs print with decimals; None where it is none."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else None
-
-
 def _label(key: Key) -> str:
     return f"arg[{key}]" if isinstance(key, int) else key
 

@@ -369,7 +369,8 @@ def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Ca
     else:
         found = rules.check_all(about, rules.OF_THE_RUN) if case.ending.failed else []
     late = any(finding.verdict is Found.CANNOT_TELL for finding in found)
-    for call in process.noted() + (_given_bad_indices(process) if suspect is None or late else []):
+    bad = _given_bad_indices(process) if suspect is None or late else []
+    for call in {call.n: call for call in process.noted() + bad}.values():
         if call is not suspect:
             other = about.of(call)
             every = [rules.deepened(finding, other) for finding in rules.check_all(other)]

@@ -6,15 +6,11 @@ import re
 
 import msgspec
 
-from firstfault.diagnose.compared import Comparison
-from firstfault.diagnose.report import Report
-from firstfault.diagnose.trace import Trace
-
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e\n]")
 _NOT_IN_SCRIPT = re.compile(r"[^\x20-\x7e]|[<>&]")
 
 
-def render(answer: Report | Trace | Comparison) -> str:
+def render(answer: msgspec.Struct) -> str:
     """The whole answer, indented."""
     return plain(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
 

@@ -28,7 +28,12 @@ _ORDERED = re.compile(r"^(\d+)(?=[.)](?: |$))")
 
 def render(report: Report) -> str:
     """The whole report."""
-    parts = [f"**{_prose(report.conclusion)}**", *(_section(section) for section in sections(report))]
+    return render_sections(report.conclusion, sections(report))
+
+
+def render_sections(conclusion: str, told: Iterable[Section]) -> str:
+    """A conclusion and what it rests on."""
+    parts = [f"**{_prose(conclusion)}**", *(_section(section) for section in told)]
     return "\n\n".join(parts) + "\n"
 
 

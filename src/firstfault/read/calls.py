@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from firstfault.read import earlier, ignored
+from firstfault.read.contracts import breaches
 from firstfault.read.durations import Durations
 from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
@@ -33,6 +34,7 @@ MOST_VALUES = 100_000
 """Values of calls that have ended that are kept of a process: the last few thousand calls."""
 MOST_ORIGINS = 16
 MOST_ENTRIES = 4
+MOST_BROKEN = 4
 _TEXT_LIKE_A_VALUE = 256
 """Characters that take as much memory as a tensor's description."""
 
@@ -165,11 +167,17 @@ class Process:
     results: Results = field(default_factory=Results)
     durations: Durations = field(default_factory=Durations)
     ignored: ignored.Results = field(default_factory=ignored.Results)
+    contracts: dict[str, list[schema.Contract]] = field(default_factory=dict)
+    """What the program declared, by operator."""
+
+    broken: dict[int, Call] = field(default_factory=dict)
+    """The first calls that did not keep to it, by number."""
+
     _values: int = 0
 
     def find(self, n: int) -> Call | None:
         """A call by its number, if it is open or among those that are kept."""
-        return self.by_number.get(n) or self.recent.get(n) or self.origins.get(n)
+        return self.by_number.get(n) or self.recent.get(n) or self.origins.get(n) or self.broken.get(n)
 
     def keep(self, call: Call, thread: Thread) -> None:
         """Remember a call that has ended; of those long before it only what a list of calls shows."""
@@ -188,12 +196,23 @@ class Process:
         stood_out = {notice.call.n: notice.call for notice in self.results.notices}
         stood_out |= {slow.first.n: slow.first for slow in self.durations.slow}
         stood_out |= {each.call.n: each.call for each in self.ignored.found.values()}
-        return sorted((self.origins | self.entries | stood_out).values(), key=lambda call: call.n)
+        return sorted((self.origins | self.entries | stood_out | self.broken).values(), key=lambda call: call.n)
+
+    def hold(self, call: Call) -> None:
+        """Keep a call that has ended if it is among the first that broke what was declared of their operator."""
+        declared = self.contracts.get(call.op)
+        if declared and len(self.broken) < MOST_BROKEN and any(True for _ in breaches(declared, call)):
+            self.broken[call.n] = call
 
     def _is_pinned(self, call: Call) -> bool:
         """Whether a call is kept however long ago it was."""
         thread = self.threads.get(call.record.tid)
-        if call.n in self.origins or call.n in self.entries or (thread is not None and thread.raised is call):
+        if (
+            call.n in self.origins
+            or call.n in self.entries
+            or call.n in self.broken
+            or (thread is not None and thread.raised is call)
+        ):
             return True
         if self.results.notices and any(notice.call is call for notice in self.results.notices):
             return True
@@ -365,6 +384,7 @@ class History:
         process.results.take(call, outputs)
         process.ignored.take(call, outputs)
         process.durations.take(call)
+        process.hold(call)
         process.keep(call, thread)
         for _, tensor in outputs:
             if not_finite(tensor):
@@ -451,6 +471,7 @@ def _raised(process: Process, record: schema.Raise) -> Call | None:
     call.state = State.RAISED
     call.exception, call.message = record.exception, record.message
     process.producers.forget(call.n)
+    process.hold(call)
     thread = process.thread(call.record.tid)
     if call.ended_as_meant:
         thread.raised = thread.passed = None
@@ -471,6 +492,9 @@ def _other(process: Process, record: schema.Record) -> None:
     elif isinstance(record, schema.Target):
         if record.name in process.targets or len(process.targets) < MOST_NOTES:
             process.targets[record.name] = record
+    elif isinstance(record, schema.Contract):
+        if len(process.contracts) < MOST_OPERATORS:
+            process.contracts.setdefault(record.op, []).append(record)
     elif isinstance(record, schema.Header):
         process.header = process.header or record
     elif isinstance(record, schema.End):

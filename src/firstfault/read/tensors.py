@@ -73,6 +73,13 @@ def not_finite(tensor: schema.Tensor) -> bool:
     return bool(tensor.inf_count) and not (tensor.min == "-inf" and tensor.max != "inf")
 
 
+def whole(value: schema.Statistic | None) -> int | None:
+    """A statistic of integers, which some logs print with decimals; None where it is none."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
 def largest_magnitude(tensor: schema.Tensor) -> float:
     """Of its finite minimum and maximum; 0 where neither is known."""
     low, high = tensor.min, tensor.max

@@ -6,6 +6,7 @@ recording/
     unseen.jsonl                 Python processes of the command that nothing could be recorded in, and why
     <host>-<pid>/
         calls.0001.jsonl         one record a line, header first
+        contracts.jsonl          what the program declared of arguments, for the operators that it has called
         statistics.bin           what the device read by itself, with FIRSTFAULT_STATS=async
         progress.bin             the marker page, once the process is gone
         dumps/<dump>/            inputs.pt, outputs.pt, metadata.json
@@ -19,6 +20,7 @@ from pathlib import Path
 SESSION = "session.json"
 STDERR_TAIL = "stderr.tail"
 UNSEEN = "unseen.jsonl"
+CONTRACTS = "contracts.jsonl"
 DUMPS = "dumps"
 PROGRESS = "progress.bin"
 STATISTICS = "statistics.bin"

@@ -293,6 +293,41 @@ class Target(msgspec.Struct, tag="target", omit_defaults=True):
     gap: str = ""
 
 
+class Contract(msgspec.Struct, tag="contract", omit_defaults=True):
+    """What the program has declared of one argument, or result, of an operator.
+
+    Attributes:
+        op: the operator.
+        arg: the argument's name, or ``arg[0]``; ``return`` or ``return[0]`` for what it gives.
+        place: of the argument among those by position, from 0; -1 where that is not known.
+        into: the argument that its values are indices into: a number, or a tensor by its first dimension.
+        into_place: of that, likewise.
+        limit: what its values must stay below; 0 where ``into`` says that, or nothing does.
+        finite: whether it may hold neither NaN nor infinities.
+        shape: its extents; None for any, and a name for one that is the same wherever it stands in the same call.
+        dtype: as torch prints it.
+        contiguous: whether it must be.
+        aligned: bytes that its address must be a multiple of.
+    """
+
+    op: str
+    arg: str
+    place: Word = -1
+    into: str = ""
+    into_place: Word = -1
+    limit: Word = 0
+    finite: bool = False
+    shape: tuple[Word | str | None, ...] | None = None
+    dtype: str = ""
+    contiguous: bool = False
+    aligned: Word = 0
+
+    @property
+    def of_values(self) -> bool:
+        """Whether it is about what the tensor holds, which only its statistics tell."""
+        return bool(self.into or self.limit or self.finite)
+
+
 class End(msgspec.Struct, tag="end", omit_defaults=True):
     """The process ended by itself; without this line it died."""
 
@@ -300,4 +335,4 @@ class End(msgspec.Struct, tag="end", omit_defaults=True):
     calls: int
 
 
-Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | Target | End
+Record: TypeAlias = Header | Call | Inputs | Return | Raise | Dump | Note | Target | Contract | End

@@ -47,8 +47,3 @@ CASES: list[tuple[str, list[schema.Value], dict[str, schema.Value], list[tuple[s
 @pytest.mark.parametrize(("op", "args", "kwargs", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_what_is_indexed(op: str, args: list[schema.Value], kwargs: dict[str, schema.Value], expected: list[tuple[str, int]]) -> None:  # fmt: skip
     assert found(op, *args, **kwargs)[:1] == expected
-
-
-def test_numbers_are_whole_however_a_log_prints_them() -> None:
-    values: list[schema.Statistic | None] = [3, 3.0, 3.5, "nan", None, True]
-    assert [contracts.whole(value) for value in values] == [3, 3, None, None, None, 1]

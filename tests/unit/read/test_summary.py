@@ -54,6 +54,14 @@ def test_torn(tmp_path: Path, after: bytes) -> None:
     assert (summary(tmp_path).calls, summary(tmp_path).cut_off) == (8, 0)
 
 
+@pytest.mark.parametrize("laid_out", [0, 5 * TAIL])
+def test_of_a_process_that_was_killed_what_it_wrote_counts(tmp_path: Path, laid_out: int) -> None:
+    """Also in a ring, whose segment ends in zeros."""
+    process(tmp_path, *(schema.Call(n, 1, "op") for n in range(1, 42)), after=b"\0" * laid_out)
+
+    assert (summary(tmp_path).calls, summary(tmp_path).cut_off) == (41, 1)
+
+
 def test_nothing(tmp_path: Path) -> None:
     assert (summary(tmp_path).processes, summary(tmp_path).gaps) == (0, [])
 

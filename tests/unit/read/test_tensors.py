@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firstfault.read.tensors import key_parts, saved_inputs, saved_outputs, tensors
+from firstfault.read.tensors import key_parts, saved_inputs, saved_outputs, tensors, whole
 from firstfault.record import schema
 from tests.unit.read.samples import call, tensor
 
@@ -36,3 +36,8 @@ def test_values_cut_by_a_torn_record_end_with_the_shorter_list() -> None:
 
 def test_a_level_below_which_nothing_is_described() -> None:
     assert list(saved_inputs(schema.Call(1, 0, "op"))) == []
+
+
+def test_numbers_are_whole_however_a_log_prints_them() -> None:
+    values: list[schema.Statistic | None] = [3, 3.0, 3.5, "nan", None, True]
+    assert [whole(value) for value in values] == [3, 3, None, None, None, 1]

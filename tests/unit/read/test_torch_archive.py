@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
 import struct
 import subprocess
 import sys
@@ -21,9 +19,10 @@ from hypothesis import strategies as st
 
 from firstfault.diagnose.report import Report
 from firstfault.errors import UnreadableInput
-from firstfault.read.formats import torch_archive
+from firstfault.read.formats import inert_pickle, torch_archive
 from firstfault.read.formats.saved_tensor import SavedTensor
 from firstfault.record import codec, schema
+from tests.unit.read.gadgets import Call, gadgets, nested, opcodes
 from tests.unit.read.survival import survives
 
 
@@ -155,37 +154,9 @@ def test_a_large_tensor_is_read_in_pieces(tmp_path: Path) -> None:
 # --- what others put into one
 
 
-class Call:
-    """Pickles as a call of ``function``."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.reduced = (function, arguments)
-
-    def __reduce__(self) -> Any:
-        return self.reduced
-
-
-class Stateful:
-    """Pickles as an object whose state is set."""
-
-    def __init__(self, kind: Any, state: Any) -> None:
-        self.reduced = (kind, (), state)
-
-    def __reduce__(self) -> Any:
-        return self.reduced
-
-
-def dumps(value: Any, protocol: int = 2) -> bytes:
-    return pickle.dumps(value, protocol)
-
-
 def storage(key: Any = "0", location: Any = "cpu", kind: bytes = b"ctorch\nFloatStorage\n") -> bytes:
     """Opcodes that refer to a storage."""
     return b"(X\x07\0\0\0storage" + kind + opcodes(key) + opcodes(location) + b"K\x04tQ"
-
-
-def opcodes(value: Any) -> bytes:
-    return dumps(value)[2:-1]
 
 
 def tensor_pickle(offset: Any = 0, size: Any = (2, 2), stride: Any = (2, 1), **stored: Any) -> bytes:
@@ -195,74 +166,18 @@ def tensor_pickle(offset: Any = 0, size: Any = (2, 2), stride: Any = (2, 1), **s
     return b"\x80\x02}X\x05\0\0\0arg_0" + rebuild + layout + b"Rs."
 
 
-def nested(depth: int) -> Any:
-    """A tuple that hashes and prints in 2 to the power of ``depth`` steps."""
-    value: Any = ("x",)
-    for _ in range(depth):
-        value = (value, value)
-    return value
-
-
-def gadgets(canary: str) -> dict[str, bytes]:
-    """Pickles that would write the canary file, or exhaust time or memory, if they were interpreted as meant."""
+def tensor_gadgets(canary: str) -> dict[str, bytes]:
+    """The same, in what torch saves."""
     touch = f"open({canary!r}, 'w').close()"
     shell = f"touch {canary}"
-    short = shell.encode() + b"\n"
-    return {
-        "os.system": dumps(Call(os.system, shell)),
-        "posix.system by name": b"cposix\nsystem\n(S'" + shell.encode() + b"'\ntR.",
+    return gadgets(canary) | {
         "posix.system in a tensor": b"\x80\x02}X\x05\0\0\0arg_0cposix\nsystem\n" + opcodes(shell) + b"\x85Rs.",
-        "subprocess": dumps(Call(subprocess.call, ["touch", canary])),
-        "Popen": dumps(Call(subprocess.Popen, ["touch", canary])),
-        "eval": dumps(Call(eval, touch)),
-        "exec": dumps(Call(exec, touch)),
-        "open": dumps(Call(open, canary, "w")),
-        "torch.load": b"ctorch\nload\n" + opcodes(canary) + b"\x85R.",
-        "importlib": b"cimportlib\nimport_module\n" + opcodes("antigravity") + b"\x85R.",
-        "attrgetter": b"coperator\nattrgetter\n" + opcodes("system") + b"\x85Rcos\n__dict__\n\x85R" + opcodes(shell) + b"\x85R.",
-        "getattr chain": b"cbuiltins\ngetattr\ncos\n__name__\n" + opcodes("__class__") + b"\x86R.",
-        "setstate": dumps(Stateful(io.BytesIO, (b"", 0, {"x": Call(os.system, shell)}))),
         "build of a tensor": tensor_pickle()[:-2] + opcodes({"shape": "abc", "dtype": Call(eval, touch)}) + b"bs.",
         "build of a function": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + opcodes(({}, {"__defaults__": (1,)})) + b"b.",
-        "stack global": b"\x80\x04\x8c\x05posix\x8c\x06system\x93" + opcodes(shell) + b"\x85R.",
-        "stack global of a tuple": b"\x80\x04" + opcodes(("posix",)) + opcodes("system") + b"\x93.",
-        "instance": b"(" + opcodes(shell) + b"iposix\nsystem\n.",
-        "object": b"(cposix\nsystem\n" + opcodes(shell) + b"o.",
-        "newobj": b"\x80\x02cposix\nsystem\n" + opcodes(shell) + b"\x85\x81.",
-        "newobj_ex": b"\x80\x04cposix\nsystem\n" + opcodes((shell,)) + b"}\x92.",
-        "extension": b"\x82\x01.",
-        "extension of four bytes": b"\x84\x01\0\0\0.",
-        "persistent id of a line": b"Pstorage\n.",
-        "persistent ids of odd types": b"\x80\x02" + opcodes({"a": 1}) + b"Q.",
         "persistent ids that are tuples": tensor_pickle(key=nested(60)),
         "device that is a tuple": tensor_pickle(location=nested(60)),
         "storage of another kind": tensor_pickle(kind=b"cos\nsystem\n"),
         "storage that is a call": tensor_pickle(kind=b"cos\nsystem\n" + opcodes(shell) + b"\x85R"),
-        "memo at 2**31": b"\x80\x02}r\xff\xff\xff\x7f.",
-        "memo at 2**32-1": b"\x80\x02}r\xff\xff\xff\xff.",
-        "memo never filled": b"\x80\x02j\xff\xff\xff\x7f.",
-        "bytearray of 2**62": b"\x80\x05\x96" + struct.pack("<Q", 2**62) + b"x.",
-        "bytes of 2**62": b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b"x.",
-        "bytes of 2**31": b"\x80\x03B\xff\xff\xff\x7fx.",
-        "text of 2**62": b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b"x.",
-        "text of 2**31": b"\x80\x02X\xff\xff\xff\x7fx.",
-        "frame of 2**62": b"\x80\x04\x95" + struct.pack("<Q", 2**62) + b"}.",
-        "number of 2**31 bytes": b"\x80\x02\x8b\xff\xff\xff\x7fx.",
-        "digits": b"I" + b"9" * 100_000 + b"\n.",
-        "marks": b"(" * 500_000 + b".",
-        "tuples in tuples": b")" + b"\x85" * 500_000 + b".",
-        "lists in lists": b"]" * 500_000 + b"a" * 499_999 + b".",
-        "a billion laughs as key": b"\x80\x02}" + opcodes(nested(60)) + b"K\x01s.",
-        "a billion laughs in a set": b"\x80\x04\x8f(" + opcodes(nested(60)) + b"\x90.",
-        "a billion laughs in an OrderedDict": b"ccollections\nOrderedDict\n" + opcodes([[nested(60), 1]]) + b"\x85R.",
-        "recursive list": b"]q\0h\0a.",
-        "next buffer": b"\x80\x05\x97.",
-        "nothing": b"",
-        "no end": b"\x80\x02}",
-        "unknown opcode": b"\xff.",
-        "protocol of tomorrow": b"\x80\xff}.",
-        "text protocol": b"(dp0\nS'arg_0'\np1\n" + b"I1\ns.",
-        "short": short,
         "sparse of nothing": b"ctorch._utils\n_rebuild_sparse_tensor\n(N)t\x85R.",
         "subclass of a call": b"ctorch._tensor\n_rebuild_from_type_v2\n(cposix\nsystem\nN" + opcodes((shell,)) + b"Nt\x85R.",
         "quantized of nothing": b"ctorch._utils\n_rebuild_qtensor\n(NNNNt\x85R.",
@@ -329,7 +244,7 @@ def read_apart(paths: list[Path], canary: Path) -> dict[str, tuple[Any, float]]:
 def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     paths = []
-    for name, pickled in gadgets(str(canary)).items():
+    for name, pickled in tensor_gadgets(str(canary)).items():
         folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
         paths.append(pt(folder, pickled))
@@ -347,7 +262,7 @@ def test_the_gadgets_would_work_elsewhere(tmp_path: Path) -> None:
     """A canary that nothing could write proves nothing."""
     for name in ("os.system", "eval", "stack global", "posix.system in a tensor", "newobj_ex", "instance"):
         canary = tmp_path / name.replace(" ", "_")
-        pickled = gadgets(str(canary))[name]
+        pickled = tensor_gadgets(str(canary))[name]
         subprocess.run([sys.executable, "-c", "import pickle, sys; pickle.loads(sys.stdin.buffer.read())"], input=pickled,
                        stderr=subprocess.DEVNULL, check=False)  # fmt: skip
         assert canary.exists() == (name != "newobj_ex"), name
@@ -378,9 +293,11 @@ def test_a_tensor_within_its_storage_is_read(tmp_path: Path) -> None:
 
 
 def test_no_more_opcodes_are_interpreted_than_a_dump_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_archive, "MOST_READS", 1000)
+    monkeypatch.setattr(inert_pickle, "MOST_READS", 1000)
     with pytest.raises(UnreadableInput, match="more opcodes"):
         torch_archive.read(pt(tmp_path, b"(" * 1001))
+    with pytest.raises(UnreadableInput, match="more opcodes"):  # a frame is no way round it
+        torch_archive.read(pt(tmp_path, b"\x80\x04\x95" + struct.pack("<Q", 1001) + b"(" * 1001))
     assert list(torch_archive.read(pt(tmp_path, tensor_pickle())).tensors) == ["arg_0"]
 
 
@@ -389,7 +306,7 @@ def test_a_dump_that_holds_what_is_no_tensor_says_so(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "metadata.json").write_text('{"function_name": "op", "execution_status": "inputs_saved"}')
     canary = tmp_path / "canary"
-    pt(folder, gadgets(str(canary))["posix.system in a tensor"])
+    pt(folder, tensor_gadgets(str(canary))["posix.system in a tensor"])
     found = survives(folder)
     assert isinstance(found, Report)
     assert found.problems == [f"{folder}/inputs.pt: arg_0 is no tensor that can be described"]

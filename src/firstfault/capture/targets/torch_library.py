@@ -106,8 +106,8 @@ class _Told(NamedTuple):
 
 def _tell(operator: Any) -> _Told | None:
     """What an operator is called and which arguments it writes to, or None for one of PyTorch's own."""
-    from firstfault.capture import coverage, guard
-    from firstfault.capture.custom_op import written_arguments
+    from firstfault.capture import contracts, coverage, guard
+    from firstfault.capture.custom_op import parameters, written_arguments
 
     try:
         schema = getattr(operator, "_schema", None)  # of one overload; a packet has several
@@ -116,9 +116,11 @@ def _tell(operator: Any) -> _Told | None:
         if not name or namespace in PYTORCHS_OWN:
             return None
         overload = f".{schema.overload_name}" if schema is not None and schema.overload_name else ""
-        written = written_arguments(_overloads(operator))
+        overloads = _overloads(operator)
+        title = f"torch.ops.{namespace}.{name}{overload}"
         coverage.counted(TARGET)
-        return _Told(qualified, f"torch.ops.{namespace}.{name}{overload}", written)
+        contracts.know(title, parameters(overloads))
+        return _Told(qualified, title, written_arguments(overloads))
     except Exception as error:
         guard.internal_error("attaching to a custom operator", error)
         return None

@@ -18,7 +18,7 @@ from types import ModuleType
 import msgspec
 
 from firstfault.diagnose import lineage
-from firstfault.diagnose.finding import Confidence, Finding, Verdict
+from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.read import earlier
 from firstfault.read.calls import Call, Process, State
 from firstfault.read.formats.complaint import Complaint
@@ -28,6 +28,7 @@ from firstfault.read.tensors import Labelled, tensors
 from firstfault.record import schema
 
 RULES = (
+    "ff701_contract_broken",
     "ff501_index_out_of_range",
     "ff402_out_of_memory",
     "ff801_sync_in_capture",
@@ -51,8 +52,8 @@ RULES = (
     "ff304_jump",
     "ff305_constant",
     "ff306_never_written",
-    "ff701_argument_ignored",
-    "ff702_rounding_allowed",
+    "ff702_argument_ignored",
+    "ff703_rounding_allowed",
     "ff901_slow_call",
     "ff302_magnitude",
     "ff204_not_contiguous",
@@ -62,7 +63,7 @@ RULES = (
 """In the order in which findings of the same weight are shown: what explains most first."""
 
 
-OF_THE_RUN = ("ff702_rounding_allowed",)
+OF_THE_RUN = ("ff703_rounding_allowed",)
 """Rules on what was said and set, which hold where no call failed."""
 
 DEEPER = ("ff501_index_out_of_range", "ff307_scale_not_set", "ff503_repeated_index", "ff301_not_finite")
@@ -215,11 +216,12 @@ def finding(
     *,
     verdict: Verdict = Verdict.SUSPICIOUS,
     command: str = "",
+    kind: Kind | None = None,
     evidence: list[str] | None = None,
     rules_out: str = "",
     origin: lineage.Origin | None = None,
 ) -> Finding:
-    """A finding of the rule in ``module``, which gives it code and title by its name, and its kind.
+    """A finding of the rule in ``module``, which gives it code and title by its name, and its kind if none is given.
 
     With an ``origin`` the text says where what was seen came from.
     """
@@ -236,7 +238,7 @@ def finding(
         arguments,
         text + (f"; {origin_in_words(origin)}" if origin is not None else ""),
         next_step,
-        kind=load(slug).KIND,
+        kind=kind or load(slug).KIND,
         verdict=Verdict.UPSTREAM if made else verdict,
         command=command or (suspect.trace(next(filter(call.links.get, arguments), "")) if arguments else ""),
         evidence=evidence or [],

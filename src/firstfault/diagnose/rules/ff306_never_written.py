@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.contracts import is_integer, whole
+from firstfault.diagnose.contracts import is_integer
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
-from firstfault.read.tensors import largest_magnitude
+from firstfault.read.tensors import largest_magnitude, whole
 from firstfault.record import schema
 from firstfault.record.text_log import number
 

@@ -27,12 +27,13 @@ from functools import partial
 from typing import NamedTuple
 
 from firstfault.diagnose import contracts
-from firstfault.diagnose.contracts import Bound, Use, is_integer, whole
+from firstfault.diagnose.contracts import Bound, Use, is_integer
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.lineage import Ending, Origin
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.calls import Call
 from firstfault.read.formats.values import elements
+from firstfault.read.tensors import whole
 from firstfault.record import schema
 
 KIND = Kind.ILLEGAL_ACCESS
@@ -69,7 +70,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     """Hold each argument of integers against what it indexes, as far as that can be told."""
     broken = _by_contract(suspect) or _by_complaint(suspect) or _by_earlier_calls(suspect) or _by_size(suspect)
     for found in broken:
-        origin = suspect.origin(found.label, partial(_holds, found.value))
+        origin = suspect.origin(found.label, partial(holds, found.value))
         if not origin.found and origin.left is not None:
             origin = _stale(origin, origin.left)
         yield finding(
@@ -91,7 +92,7 @@ def _stale(origin: Origin, left: Call) -> Origin:
     return replace(origin, ending=Ending.LEFT, n=left.n, op=left.op, call=left)
 
 
-def _holds(value: int, tensor: schema.Tensor) -> bool | None:
+def holds(value: int, tensor: schema.Tensor) -> bool | None:
     """Whether a tensor of integers has the value as its smallest or largest."""
     if tensor.max is None:
         return None if is_integer(tensor) else False

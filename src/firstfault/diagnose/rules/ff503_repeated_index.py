@@ -23,12 +23,12 @@ import re
 from collections.abc import Iterator
 
 from firstfault.diagnose import contracts
-from firstfault.diagnose.contracts import whole
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.calls import Call
 from firstfault.read.earlier import EXACT, may_be_permutation
 from firstfault.read.formats.values import elements
+from firstfault.read.tensors import whole
 from firstfault.record import schema
 
 KIND = Kind.ILLEGAL_ACCESS

@@ -98,7 +98,7 @@ class Deferred:
         self._readings.refresh()
         for record in records:
             if isinstance(record, schema.Header):
-                self._deferred = record.deferred
+                self._deferred = record.deferred or self._readings.exist()  # below level 5, of what a contract is about
             if self._deferred:
                 for value in values_of(record):
                     for _, tensor in tensors("", value):

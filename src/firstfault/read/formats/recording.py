@@ -39,6 +39,7 @@ class Recording:
         for process, segments in self.segments.items():
             folder = segments[0].parent
             joins = Joins(folder, self.problems)
+            yield from (Event(process, contract) for contract in contracts(folder, self.problems))
             for segment in segments:
                 for record in joins.joined(read_segment(segment, self.problems, advance)):
                     if isinstance(record, schema.Header):
@@ -123,6 +124,15 @@ def is_recording(path: Path) -> bool:
         OSError: the folder cannot be listed.
     """
     return exists(path / layout.SESSION) or bool(process_folders(path))
+
+
+def contracts(folder: Path, problems: Problems) -> list[schema.Contract]:
+    """What the process of a folder declared of the operators that it has called."""
+    path = folder / layout.CONTRACTS
+    if not exists(path):
+        return []
+    every = read_segment(path, problems, lambda count: None)
+    return [record for record in every if isinstance(record, schema.Contract)]
 
 
 def read_segment(path: Path, problems: Problems, advance: Advance) -> Iterator[codec.Record]:

@@ -98,6 +98,23 @@ def opened(path: Path) -> Iterator[Readers]:
         yield {key: (each.saved, partial(values, key)) for key, each in found.items()}
 
 
+def values(path: Path) -> dict[str, saved_tensor.Array]:
+    """The values of all tensors, by key.
+
+    Raises:
+        UnreadableInput: the file is damaged, or holds values that numpy has no dtype for.
+    """
+    found = {}
+    with open_regular(path) as file:
+        for key, (saved, begin) in _tensors(file, path).items():
+            nbytes = math.prod(saved.shape) * element_size(saved.dtype)
+            try:
+                found[key] = saved_tensor.values(saved, file, begin, nbytes)
+            except UnreadableInput as error:
+                raise UnreadableInput(f"{path}: {error}") from error
+    return found
+
+
 def _tensors(file: BinaryIO, path: Path) -> dict[str, _Found]:
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     if length > LARGEST_HEADER:

@@ -170,6 +170,36 @@ def numpy_magnitude(values: Array) -> Array:
     return numpy.abs(values) if values.dtype.kind == "c" else values
 
 
+def values(saved: SavedTensor, storage: IO[bytes], begin: int, nbytes: int) -> Array:
+    """All values of a tensor in its shape, widened to what numpy has; of complex ones the magnitudes.
+
+    Args:
+        saved: the tensor.
+        storage: a file that holds its storage, and can be sought in.
+        begin: the byte where the storage begins.
+        nbytes: how many bytes it has.
+
+    Raises:
+        UnreadableInput: numpy has no such dtype, or the tensor reaches beyond its storage.
+    """
+    import numpy
+
+    name = saved.dtype.removeprefix("torch.")
+    if saved.stride is None or name not in _NUMPY_DTYPES:
+        raise UnreadableInput(f"the values of a {saved.dtype} tensor cannot be read")
+    if saved.reach == 0:
+        return numpy.empty(saved.shape)
+    size = element_size(saved.dtype)
+    whole = max(saved.reach, math.prod(saved.shape)) * size
+    if (saved.offset + saved.reach) * size > nbytes:
+        raise UnreadableInput("a tensor reaches beyond its storage")
+    if not saved.is_contiguous and whole > LARGEST_STRIDED:
+        raise UnreadableInput(f"a tensor is not contiguous and larger than {LARGEST_STRIDED} bytes")
+    storage.seek(begin + saved.offset * size)
+    parts = [piece.copy() for piece in _pieces(saved, storage, name)]
+    return numpy_magnitude(numpy.concatenate(parts).reshape(saved.shape))
+
+
 def _pieces(saved: SavedTensor, storage: IO[bytes], name: str) -> Iterator[Array]:
     """The values in one-dimensional arrays of ``PIECE`` bytes, the last with what is left."""
     import numpy  # 60 ms that only a dump's values need

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from firstfault.errors import UnreadableInput
-from firstfault.read.files import open_regular
+from firstfault.read.files import exists, open_regular
 from firstfault.record import layout, statistics_page
 from firstfault.record.layout import PRIVATE_FILE
 from firstfault.record.marker_files import own_bytes
@@ -36,6 +36,10 @@ class Readings:
     def refresh(self) -> None:
         """Look at the page of a living process anew: it goes on."""
         self._page = None
+
+    def exist(self) -> bool:
+        """Whether the device has written any by now."""
+        return exists(self._folder / layout.STATISTICS) or layout.statistics_page(self._folder).exists()
 
     def find(self, token: int) -> Statistics | None:
         """The statistics that ``token`` names; None where the device has not got there."""

@@ -4,13 +4,11 @@
 
 A ``.pt`` file is a zip archive whose ``data.pkl`` rebuilds tensors by calling functions. Here every name in
 it is an inert stand-in, and a call of one is looked up in a table of a few; anything else that a pickle can
-ask for is refused. The interpreter is the pure-Python one: it keeps its memo in a dict, where the C one sizes
-an array by a number in the file.
+ask for is refused.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +19,8 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, TypeV
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
-from firstfault.read.formats import saved_tensor
+from firstfault.read.formats import inert_pickle, saved_tensor
+from firstfault.read.formats.inert_pickle import Inert, Interpreter, known
 from firstfault.read.formats.saved_tensor import Readers, SavedTensor
 from firstfault.record import schema
 from firstfault.record.plain import plain_text
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST_PICKLE = 32 * 2**20
-MOST_READS = 10_000_000
-"""Reads from a pickle, of which an opcode takes one or two: some seconds, and some hundred MB of stack."""
 LARGEST_DIRECTORY = 16 * 2**20
 """Bytes of the list of a zip archive's entries; each becomes half a kB of objects."""
 
@@ -54,111 +51,21 @@ _STORAGE_DTYPES = {
     "QInt8Storage": "qint8",
     "QInt32Storage": "qint32",
 }
-_OPCODES = (
-    pickle.PROTO + pickle.FRAME + pickle.STOP + pickle.POP + pickle.POP_MARK + pickle.MARK + pickle.NONE
-    + pickle.NEWTRUE + pickle.NEWFALSE + pickle.BININT + pickle.BININT1 + pickle.BININT2 + pickle.LONG1
-    + pickle.BINFLOAT + pickle.BINUNICODE + pickle.SHORT_BINUNICODE + pickle.BINSTRING + pickle.SHORT_BINSTRING
-    + pickle.BINBYTES + pickle.SHORT_BINBYTES + pickle.EMPTY_TUPLE + pickle.TUPLE + pickle.TUPLE1 + pickle.TUPLE2
-    + pickle.TUPLE3 + pickle.EMPTY_LIST + pickle.APPEND + pickle.APPENDS + pickle.EMPTY_DICT + pickle.SETITEM
-    + pickle.SETITEMS + pickle.BINGET + pickle.LONG_BINGET + pickle.BINPUT + pickle.LONG_BINPUT + pickle.MEMOIZE
-    + pickle.GLOBAL + pickle.STACK_GLOBAL + pickle.BINPERSID + pickle.REDUCE + pickle.NEWOBJ + pickle.BUILD
-)  # fmt: skip
-"""What ``torch.save`` writes, with any protocol; no sets, no extension registry, no bytearrays."""
 
 
-class Inert:
-    """Stands for any class, function or object that a pickle names."""
+class _Interpreter(Interpreter):
+    """Reads what ``torch.save`` writes, with any protocol; no sets, no extension registry, no bytearrays."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-class _Handlers(dict[int, Any]):
-    """What to do at each opcode."""
-
-    def __missing__(self, code: int) -> Any:
-        raise pickle.UnpicklingError(f"it has the opcode {code:#04x}, which torch.save never writes")
-
-
-class _Interpreter(pickle._Unpickler):
-    """A pickle interpreter in which nothing of what a pickle names is ever run."""
-
-    dispatch: ClassVar[dict[int, Any]] = _Handlers((code, pickle._Unpickler.dispatch[code]) for code in _OPCODES)
-    stack: list[Any]
-    pop_mark: Callable[[], list[Any]]
-
-    def find_class(self, module: str, name: str) -> Any:
-        return Inert(f"{module}.{name}")
+    dispatch: ClassVar[dict[int, Any]] = known(pickle.BINPERSID)
 
     def persistent_load(self, pid: Any) -> Any:
         return pid
 
-    def load_reduce(self) -> None:
-        arguments = self.stack.pop()
-        named = self.stack[-1]
-        if not isinstance(named, Inert) or not isinstance(arguments, tuple):
-            raise pickle.UnpicklingError("it calls what is no function")
-        self.stack[-1] = _call(named, arguments)
+    def call(self, named: Inert, arguments: tuple[Any, ...]) -> Any:
+        return _call(named, arguments)
 
-    def load_build(self) -> None:
-        self.stack.pop()  # the state of an object that is not built
-
-    def load_append(self) -> None:
-        item = self.stack.pop()
-        self._to(list).append(item)
-
-    def load_appends(self) -> None:
-        items = self.pop_mark()
-        self._to(list).extend(items)
-
-    def load_setitem(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._set([key, value])
-
-    def load_setitems(self) -> None:
-        self._set(self.pop_mark())
-
-    def _set(self, items: list[Any]) -> None:
-        """Only keys that hash at once: a tuple of tuples of … takes for ever."""
-        target = self._to(dict)
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, (str, int)):
-                raise pickle.UnpicklingError("a dict's key is neither text nor a number")
-            target[key] = value
-
-    def _to(self, kind: type) -> Any:
-        if type(self.stack[-1]) is not kind:
-            raise pickle.UnpicklingError("it puts an item into what is no container")
-        return self.stack[-1]
-
-    for _opcode, _handler in (
-        (pickle.REDUCE, load_reduce),
-        (pickle.NEWOBJ, load_reduce),
-        (pickle.BUILD, load_build),
-        (pickle.APPEND, load_append),
-        (pickle.APPENDS, load_appends),
-        (pickle.SETITEM, load_setitem),
-        (pickle.SETITEMS, load_setitems),
-    ):
-        dispatch[_opcode[0]] = _handler
-
-
-class _Budgeted:
-    """A pickle's bytes, of which only so many reads are granted."""
-
-    def __init__(self, data: bytes) -> None:
-        bytes_read = io.BytesIO(data)
-        self._read, self.readline = bytes_read.read, bytes_read.readline
-        self._left = MOST_READS
-
-    def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes."""
-        self._left -= 1
-        if self._left < 0:
-            raise pickle.UnpicklingError("it has more opcodes than any dump")
-        return self._read(size)
+    def build(self, built: Any, state: Any) -> None:
+        """An object's state tells nothing of a tensor."""
 
 
 class _Bounded:
@@ -239,6 +146,25 @@ def _readers(path: Path, archive: zipfile.ZipFile, folder: str) -> Readers:
     return {key: (saved, partial(values, saved)) for key, saved in found.items()}
 
 
+def values(path: Path) -> dict[str, saved_tensor.Array]:
+    """The values of all tensors, by key.
+
+    Raises:
+        UnreadableInput: the archive is damaged, or holds values that numpy has no dtype for.
+    """
+
+    def read_them(archive: zipfile.ZipFile, folder: str) -> dict[str, saved_tensor.Array]:
+        found = {}
+        for key, saved in _read(archive, folder).tensors.items():
+            entry = _stored(archive, f"{folder}data/{saved.storage}")
+            with archive.open(entry) as storage:
+                found[key] = saved_tensor.values(saved, storage, 0, entry.file_size)
+        return found
+
+    with open_regular(path) as file:
+        return _guarded(path, lambda: read_them(*_opened(file)))
+
+
 def _guarded(path: Path, read_it: Callable[[], T]) -> T:
     """What ``read_it`` gives; whatever goes wrong in a damaged archive is one kind of error, with the path."""
     try:
@@ -268,7 +194,7 @@ def _read(archive: zipfile.ZipFile, folder: str) -> Saved:
         raise UnreadableInput(f"its pickle has {entry.file_size} bytes, more than the {LARGEST_PICKLE} that are read")
     with archive.open(entry) as member:
         pickled = member.read(entry.file_size)
-    found = _Interpreter(_Budgeted(pickled), encoding="utf-8", errors="replace").load()
+    found = _Interpreter(pickled, inert_pickle.MOST_READS).load()
     if not isinstance(found, dict):
         raise UnreadableInput("it does not hold tensors by name")
     named = {plain_text(str(key)): value for key, value in found.items()}

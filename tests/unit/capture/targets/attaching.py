@@ -54,7 +54,9 @@ def attached_by_name(*names: str) -> Iterator[None]:
 
 @contextmanager
 def stand_in(folder: Path, files: dict[str, str]) -> Iterator[None]:
-    """A library that is not installed here: modules of its names and shapes, importable for as long as the block lasts.
+    """A library that cannot run here: modules of its names and shapes, importable for as long as the block lasts.
+
+    Where the real one is installed, it is set aside until then.
 
     Args:
         folder: an empty one, to write them to.
@@ -67,15 +69,20 @@ def stand_in(folder: Path, files: dict[str, str]) -> Iterator[None]:
         for parent in (folder / path).relative_to(folder).parents:
             if parent != Path():
                 (folder / parent / "__init__.py").touch()
-    assert not tops & set(sys.modules), "the real library is here"
+    real = _taken(tops)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
-            del sys.modules[name]
+        _taken(tops)
+        sys.modules.update(real)
+
+
+def _taken(tops: set[str]) -> dict[str, ModuleType]:
+    """Take the modules of some libraries away from those that are imported."""
+    return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in tops}
 
 
 def calls(recording: Recording, target: str | None = None) -> list[schema.Call]:

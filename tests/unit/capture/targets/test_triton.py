@@ -1,8 +1,9 @@
-"""Launches of Triton kernels, of a stand-in with the names and shapes of Triton's own classes."""
+"""Launches of Triton kernels: of the real interpreter, and of a stand-in for what needs a GPU, in Triton's own shapes."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,33 @@ def test_twice_is_once_and_a_patch_on_top_stays(record: Record, kernels: Any) ->
     assert vars(jit.JITFunction)["run"] is theirs
     assert len(calls(recording)) == 1
     jit.JITFunction.run = plain
+
+
+def test_the_real_interpreter(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    source = """
+import triton, triton.language as tl
+
+@triton.jit
+def scale(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) * 3, mask=at < n)
+"""
+    path = Path(str(record(0).folder.parent)) / "real_kernels.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("real_kernels", path)
+    assert spec is not None
+    assert spec.loader is not None
+    kernels = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(kernels)
+    out = torch.zeros(10)
+    with attached(target, *(importlib.import_module(name) for name in target.REQUIRES)):
+        recording = record(3)
+        kernels.scale[(3,)](torch.arange(10.0), out, 10, BLOCK=4)
+    assert same(out, torch.arange(10.0) * 3)
+    [call] = calls(recording, "triton")
+    assert call.op == "real_kernels.scale"
+    assert list(call.kwargs or {}) == ["x_ptr", "out_ptr", "n", "BLOCK", "grid"]
+    assert mutated(recording) == [["out_ptr"]]

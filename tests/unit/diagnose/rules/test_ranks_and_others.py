@@ -127,7 +127,7 @@ def unused(*calls: list[schema.Value], failed: bool) -> list[Finding]:
     last = process.find(len(calls))
     assert last is not None
     suspect = rules.Suspect(last, history.earlier, process, failed=failed)
-    return [*rules.load("ff701_argument_ignored").check(suspect)]
+    return [*rules.load("ff702_argument_ignored").check(suspect)]
 
 
 MEASURED = tensor(4, min=-1.0, max=1.0, mean=0.1)
@@ -155,10 +155,10 @@ def test_a_variable_by_which_products_are_rounded(variable: str, count: int) -> 
     suspect = process.find(1)
     assert suspect is not None
     about = rules.Suspect(suspect, history.earlier, process, environment={variable: "1"})
-    found = [*rules.load("ff702_rounding_allowed").check(about)]
+    found = [*rules.load("ff703_rounding_allowed").check(about)]
     assert len(found) == count
     quiet = rules.Suspect(suspect, history.earlier, process)
-    assert [*rules.load("ff702_rounding_allowed").check(quiet)] == []
+    assert [*rules.load("ff703_rounding_allowed").check(quiet)] == []
 
 
 def test_a_number_that_others_were_made_of_is_followed() -> None:

@@ -1,0 +1,1 @@
+"""How operators are switched, one file a plugin: a choice of operators becomes environment variables."""

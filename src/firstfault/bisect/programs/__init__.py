@@ -1,0 +1,1 @@
+"""What a bisection runs, one file a kind: a script, or a server with requests."""

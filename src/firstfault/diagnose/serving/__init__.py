@@ -1,0 +1,1 @@
+"""An incident bundle → what stands out, the class of problem, and the next step."""
