@@ -5,26 +5,32 @@ dtype: below one is within it. Times are medians of CUDA events, with a cold L2 
 Without a GPU, small shapes are run by the clock, by which all of this is tried.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if sys.path[0] == str(Path(__file__).parent):
+    del sys.path[0]  # in which bisect.py would be taken for the standard library's
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-import torch  # noqa: E402
+import torch
 
-from firstfault.dispatch.errors import difference, worst  # noqa: E402
-from firstfault.dispatch.operators import OPERATORS  # noqa: E402
-from firstfault.dispatch.policy import Policy  # noqa: E402
-from firstfault.dispatch.registry import Backend, registry  # noqa: E402
-from firstfault.peers import version  # noqa: E402
+from firstfault.dispatch.errors import difference, worst
+from firstfault.dispatch.operators import OPERATORS
+from firstfault.dispatch.policy import Policy
+from firstfault.dispatch.registry import Backend, registry
+from firstfault.peers import version
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

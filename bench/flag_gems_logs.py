@@ -8,32 +8,38 @@ With a GPU the replacements are FlagGems', which has to be installed; without on
 which all of this is tried. Takes under three minutes on a GPU.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if sys.path[0] == str(Path(__file__).parent):
+    del sys.path[0]  # in which bisect.py would be taken for the standard library's
 
 import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-import msgspec  # noqa: E402
-import torch  # noqa: E402
+import msgspec
+import torch
 
-from firstfault.errors import UnreadableInput  # noqa: E402
-from firstfault.peers import version  # noqa: E402
-from firstfault.present import shadow_text  # noqa: E402
-from firstfault.read.replaced import counts  # noqa: E402
-from firstfault.read.shadow import Comparisons, comparisons  # noqa: E402
-from firstfault.record.shadowed import Shadowed  # noqa: E402
+from firstfault.errors import UnreadableInput
+from firstfault.peers import version
+from firstfault.present import shadow_text
+from firstfault.read.replaced import counts
+from firstfault.read.shadow import Comparisons, comparisons
+from firstfault.record.shadowed import Shadowed
 
 HOOK = ROOT / "src" / "firstfault" / "capture" / "startup"
 PROGRAMS = ROOT / "bench" / "programs"

@@ -43,6 +43,10 @@ GRAPH, NESTED, RANDOM, NO_REFERENCE, REFERENCE = (
     "there is no reference",
     "the reference ran itself",
 )
+LARGEST_WRITTEN = 4 * 2**30
+"""Bytes of what a call writes to, of which two copies are needed."""
+TOO_LARGE = f"it writes to more than {LARGEST_WRITTEN >> 30} GiB"
+_NOWHERE: frozenset[int | str] = frozenset()
 DUMP_FROM = 1.0
 """Errors over their tolerance from here on are saved."""
 CLEARLY_WORSE = 1.25
@@ -93,15 +97,16 @@ class Shadow:
         """Run a backend, and its operator's reference beside it; what the backend gave."""
         kept = self._keep(backend.op, backend.name)
         reference = self._registry.reference(backend.op)
-        reason = self._not_now(backend.op) or self._no_reference(backend, reference)
+        written = _overwritten(backend.op, args)
+        reason = self._not_now(backend.op) or self._no_reference(backend, reference) or _too_large(written, args)
         if reason:
             self._skip(kept, reason)
             return run_plainly(backend, args, kwargs)
         assert reference is not None
-        before = _copies(args, kwargs, _overwritten(backend.op, args))
+        before = _copies(args, kwargs, written)
         result = run_plainly(backend, args, kwargs)
         with _hidden():
-            expected = run_plainly(reference, *_copies(*before, None))
+            expected = run_plainly(reference, *_copies(*before, _NOWHERE if backend.op in OPERATORS else written))
             pairs = _comparable(backend.op, result, expected, before)
         self._compare(kept, pairs, _Call(backend.run, before, result), _dtype_of(before))
         return result
@@ -109,15 +114,15 @@ class Shadow:
     def aten(self, replacement: Replacement, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the replacement of an ATen operator, and torch's own kernel beside it."""
         kept = self._keep(f"aten::{replacement.named.op}", replacement.named.by)
-        reason = self._not_now(kept.line.op) or _not_comparable(replacement)
+        places = written_arguments([replacement.overload])
+        reason = self._not_now(kept.line.op) or _not_comparable(replacement) or _too_large(places, args)
         if reason:
             self._skip(kept, reason)
             return replacement.run(*args, **kwargs)
-        places = written_arguments([replacement.overload])
         before = _copies(args, kwargs, places)
         result = replacement.run(*args, **kwargs)
         with _hidden():
-            own = _copies(*before, None)
+            own = _copies(*before, places)
             expected = _native(replacement, keys, *own)
             pairs = [*_tensors(result, expected), *_written(places, (args, kwargs), own)]
         self._compare(kept, pairs, _Call(replacement.run, before, result), _dtype_of(before))
@@ -278,6 +283,13 @@ def _not_comparable(replacement: Replacement) -> str:
     return RANDOM if torch.Tag.nondeterministic_seeded in replacement.overload.tags else ""
 
 
+def _too_large(places: frozenset[int | str], args: tuple[Any, ...]) -> str:
+    """Why what a call writes to is not copied, as the KV cache of an engine; empty where it can be."""
+    written = [args[place] for place in places if isinstance(place, int) and place < len(args)]
+    size = sum(value.numel() * value.element_size() for value in written if isinstance(value, torch.Tensor))
+    return TOO_LARGE if size > LARGEST_WRITTEN else ""
+
+
 def _overwritten(op: str, args: tuple[Any, ...]) -> frozenset[int | str]:
     """Positions and names of arguments that a backend may write over; all, of an operator that is not ours."""
     operator = OPERATORS.get(op)
@@ -302,12 +314,12 @@ def _parameters(signature: str) -> list[str]:
 
 
 def _copies(
-    args: tuple[Any, ...], kwargs: dict[str, Any], places: frozenset[int | str] | None
+    args: tuple[Any, ...], kwargs: dict[str, Any], places: frozenset[int | str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with copies of the tensors at some places, or at all of them for None."""
+    """The arguments with copies of the tensors at some places."""
 
     def copy(place: int | str, value: Any) -> Any:
-        return _copy(value) if places is None or place in places else value
+        return _copy(value) if place in places else value
 
     with _hidden():
         return (

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from firstfault.dispatch import shadow as shadows
 from firstfault.dispatch.aten import OperatorSet, Replacer
 from firstfault.dispatch.calls import Dispatcher, inside
 from firstfault.dispatch.policy import Kind, parse
@@ -224,3 +225,19 @@ def test_what_lies_in_a_folder_is_read_as_far_as_it_is_ours(tmp_path: Path) -> N
     (tmp_path / "host-2").mkdir()
     (tmp_path / "host-2" / FILE).symlink_to("/dev/zero")
     assert any("not a regular file" in problem for problem in comparisons(tmp_path).problems)
+
+
+def test_what_writes_to_more_than_can_be_copied_is_counted(
+    kept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadows, "LARGEST_WRITTEN", 100)
+    reference = registry().reference("fused_add_rms_norm")
+    assert reference is not None
+    backends = planted("fused_add_rms_norm", reference.run)
+    shadow = kept(backends)
+    for width in (4, 32):
+        args = (torch.ones(1, width), torch.ones(1, width), torch.ones(width), 1e-6)
+        dispatcher(backends, shadow).call("fused_add_rms_norm", "RMSNorm", args, {})
+    shadow.close()
+    found = row(tmp_path / "recording", "fused_add_rms_norm")
+    assert (found.compared, found.skipped) == (1, {"it writes to more than 4 GiB": 1})
