@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint scenarios sweep e2e bench clean
+.PHONY: demo test lint scenarios scenarios-gpu sweep e2e bench clean
 
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py
@@ -23,9 +23,14 @@ lint: $(READY)
 scenarios: $(READY)
 	@$(BIN)/python scenarios/run.py
 
-# Every operator of PyTorch's own database that runs on CPU; minutes.
+# Faults on a GPU, and whether the chain of evidence is whole; needs triton, nvcc and cuda-gdb, two minutes.
+scenarios-gpu: $(READY)
+	@$(BIN)/python scenarios/gpu/run.py
+
+# Every operator of PyTorch's own database that runs on CPU, recorded, and replayed from its dump; minutes.
 sweep: $(READY)
 	$(BIN)/python -m tests.sweep
+	$(BIN)/python -m tests.replay_sweep
 
 # Real SGLang and vLLM servers on the CPU, recorded and killed; sets both up at first, minutes and 6 GB.
 e2e: $(READY)
@@ -37,9 +42,9 @@ bench: $(READY)
 	$(BIN)/python bench/overhead.py
 
 clean:
-	rm -rf $(VENV) .e2e .peers .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .e2e .peers .mypy_cache .ruff_cache .import_linter_cache build src/firstfault/capture/_crossing.*.so
 
-$(READY): requirements-dev.txt pyproject.toml
+$(READY): requirements-dev.txt pyproject.toml $(wildcard src/firstfault/capture/crossing/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

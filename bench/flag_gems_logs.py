@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,18 +75,29 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     bench = Bench(chosen.device, out, chosen.seconds, chosen.shards)
     began = time.monotonic()
+    wanted: list[Callable[[Bench], list[str]]] = [model_runs, sweep]
+    if chosen.sglang is not None:
+        wanted.insert(1, lambda bench: engine_runs(bench, chosen.sglang))
+    if bench.device == "cuda":
+        wanted.append(large_state)
+    page = out / "flag_gems.md"
+    page.write_text("\n".join(head(bench)) + "\n")
     with ThreadPoolExecutor() as at_once:  # they share the device: what is measured is what they compute
-        parts = [at_once.submit(model_runs, bench)]
-        if chosen.sglang is not None:
-            parts.append(at_once.submit(engine_runs, bench, chosen.sglang))
-        parts.append(at_once.submit(sweep, bench))
-        if bench.device == "cuda":
-            parts.append(at_once.submit(large_state, bench))
-    lines = [*head(bench), *(line for part in parts for line in part.result())]
-    lines.append(f"\nAll of it took {time.monotonic() - began:.0f} s.")
-    page = "\n".join(lines) + "\n"
-    (out / "flag_gems.md").write_text(page)
-    print(page)
+        parts = [at_once.submit(_told, part, bench) for part in wanted]
+        for done in parts:
+            with page.open("a") as file:
+                file.write("\n".join(done.result()) + "\n")
+    with page.open("a") as file:
+        file.write(f"\nAll of it took {time.monotonic() - began:.0f} s.\n")
+    print(page.read_text())
+
+
+def _told(part: Callable[[Bench], list[str]], bench: Bench) -> list[str]:
+    """The lines of a part, or why it has none: the others are worth having."""
+    try:
+        return part(bench)
+    except Exception as error:
+        return [f"\n{getattr(part, '__name__', 'a part')} failed: {type(error).__name__}: {error}"]
 
 
 def head(bench: Bench) -> list[str]:

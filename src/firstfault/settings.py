@@ -72,6 +72,8 @@ VARIABLES = (
     *TWINS,
     "FIRSTFAULT_DUMP_MAX_BYTES",
     "FIRSTFAULT_DUMP_MAX_CALLS",
+    "FIRSTFAULT_DUMP_MODULES",
+    "FIRSTFAULT_DUMP_TENSOR_MAX_BYTES",
     "FIRSTFAULT_DIR",
     "FIRSTFAULT_GRAPHS",
     "FIRSTFAULT_IMPORT_FROM",
@@ -99,6 +101,8 @@ class Settings:
         dump_exclude: shell-style patterns; a call that matches one is not dumped.
         dump_max_bytes: how many bytes of dumps a process keeps; the oldest complete ones go first.
         dump_max_calls: how many complete dumps a process keeps.
+        dump_modules: whether dumps hold the parameters, buffers and attributes of modules too.
+        dump_tensor_max_bytes: of a tensor with more bytes only a part is dumped.
         targets: what boundaries are attached to by themselves, names as in ``default`` or ``-triton``.
         asynchronous: whether the statistics of device tensors are read without waiting for the device.
         statistics_max_bytes: tensors with more bytes are not read for statistics.
@@ -115,6 +119,8 @@ class Settings:
     dump_exclude: tuple[str, ...] = ()
     dump_max_bytes: int = 20 * 2**30
     dump_max_calls: int = 1000
+    dump_modules: bool = False
+    dump_tensor_max_bytes: int = 256 * 2**20
     targets: tuple[str, ...] = ()
     asynchronous: bool = False
     statistics_max_bytes: int = 2**30
@@ -151,6 +157,10 @@ def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:
         dump_exclude=_patterns(*_lookup(environ, "FIRSTFAULT_DUMP_EXCLUDE")),
         dump_max_bytes=_byte_count("FIRSTFAULT_DUMP_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_MAX_BYTES", "20G")),
         dump_max_calls=_positive("FIRSTFAULT_DUMP_MAX_CALLS", environ.get("FIRSTFAULT_DUMP_MAX_CALLS", "1000")),
+        dump_modules=_switch("FIRSTFAULT_DUMP_MODULES", environ.get("FIRSTFAULT_DUMP_MODULES", "")),
+        dump_tensor_max_bytes=_byte_count(
+            "FIRSTFAULT_DUMP_TENSOR_MAX_BYTES", environ.get("FIRSTFAULT_DUMP_TENSOR_MAX_BYTES", "256M")
+        ),
         targets=target_names("FIRSTFAULT_TARGETS", environ.get("FIRSTFAULT_TARGETS", "")),
         asynchronous=_asynchronous("FIRSTFAULT_STATS", environ.get("FIRSTFAULT_STATS", "sync")),
         statistics_max_bytes=_byte_count("FIRSTFAULT_STATS_MAX_BYTES", environ.get("FIRSTFAULT_STATS_MAX_BYTES", "1G")),

@@ -44,6 +44,8 @@ SURE_RUNS = 4
 of 30 % would show in as many with a probability of 0.8 %."""
 ADDED = 0.3
 """Which part of a set's effect is left without any one member, where the members only add up."""
+IN_NOISE = 0.9
+"""In how many runs a fault of the size of the noise is presumed to show: two outliers, or three runs without, tell."""
 BOTH, PLUGIN = "fused and aten", "plugin"
 
 
@@ -110,7 +112,9 @@ class Precision:
             self._reproduce()
             self._search()
         except Stop as stop:
-            return stop.verdict, str(stop)
+            if not self.found:
+                return stop.verdict, str(stop)
+            self.notes.append(f"with that off it is not clear whether anything is left: {stop}")
         except Bad as bad:
             return Verdict.BASELINE_BAD, str(bad)
         except OutOfRuns:
@@ -202,9 +206,13 @@ class Precision:
     def _left(self, without: Configuration) -> bool:
         """Whether anything is wrong with what was found alone off, be it a small part of the whole."""
         assert self.baseline is not None
-        self.judge = replace(self.judge, threshold=self.baseline.threshold)
+        presumed = self.judge.fault_rate
+        noisy = min(presumed, IN_NOISE) if self.judge.false_rate > 0 else presumed
+        self.judge = replace(self.judge, threshold=self.baseline.threshold, fault_rate=noisy)
         self.decided.pop(without, None)
-        return self._bad(without, "alone off")
+        left = self._bad(without, "alone off")
+        self.judge = replace(self.judge, fault_rate=presumed)
+        return left
 
     def _adds_up(self, found: Found) -> bool:
         """Whether a set reaches the threshold only because each of its members adds a little to the others' effect."""

@@ -76,9 +76,9 @@ def _command(search: Precision, configuration: Configuration, facts: Facts) -> s
 
 
 def _conclusion(search: Precision, verdict: Verdict, why: str, culprits: list[Culprit]) -> str:
-    if verdict is not Verdict.FOUND:
-        return f"{verdict.value}: {why}"
     told = "; ".join(_blame(search, culprit) for culprit in culprits)
+    if verdict is not Verdict.FOUND:
+        return f"{verdict.value}: {why}" + (f"; so far {told}" if told else "")
     return f"{verdict.value}: {told}" if len(culprits) == 1 else f"{verdict.value}: {len(culprits)} causes: {told}"
 
 

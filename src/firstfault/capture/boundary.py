@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from firstfault import settings
-from firstfault.capture import contracts, coverage, recorder
+from firstfault.capture import compiled, contracts, coverage, recorder
 from firstfault.errors import tell
 from firstfault.record.plain import plain_text
 
@@ -154,12 +154,16 @@ def wrap(
     contracts.know(name, parameters[first:])
     is_compiling = torch.compiler.is_compiling
     begin = recorder.begin
+    plainly = (func, None)
 
     @functools.wraps(func)
     def boundary(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return func(*args, **kwargs)
-        call = begin(name, target, args[first:] if first else args, kwargs)
+        if first:
+            call = begin(name, target, args[first:], kwargs, 0, None, (func, args[0] if args else None))
+        else:
+            call = begin(name, target, args, kwargs, 0, None, plainly)
         if call is None:
             return func(*args, **kwargs)
         if mutates:
@@ -173,6 +177,8 @@ def wrap(
         return result
 
     setattr(boundary, WRAPPED, True)
+    if compiled.crossing is not None:
+        compiled.crossing.attach(boundary, name, target, first, mutates)
     coverage.counted(target)
     _functions[boundary] = func
     return boundary

@@ -198,6 +198,20 @@ def written_arguments(overloads: list[Any]) -> frozenset[int | str]:
     )
 
 
+def function_behind(name: str) -> Callable[..., Any] | None:
+    """The Python function that an operator was registered with here or by ``torch.library.custom_op``, if any.
+
+    Args:
+        name: its qualified name, ``sglang::rotate``.
+    """
+    if name in _registered:
+        return _registered[name]  # type: ignore[no-any-return]
+    from torch._library import custom_ops
+
+    defined = next((found for found in list(custom_ops.OPDEFS.values()) if found._qualname == name), None)
+    return getattr(defined, "_init_fn", None)
+
+
 def _code(fn: Callable[..., Any]) -> object:
     """What tells one function from another even when its module is executed twice."""
     fn = inspect.unwrap(fn)

@@ -3,7 +3,7 @@
     20260319_004821_182_pid919286_RotaryEmbedding.forward_call0001/
         inputs.pt        arg_0, arg_1, kwarg_x, …; and the random-number state, as records of the archive
         outputs.pt       result, result_0, …; and mutated_arg_0, … for what the call changed in place
-        metadata.json    function_name, execution_status, …
+        metadata.json    function_name, execution_status, …; and ``partial``, what was too large to be saved whole
 
 A dump's folder bears the call's name and exists before anything is copied. A process keeps the last
 complete dumps within its budget, and the ones in flight always.
@@ -29,10 +29,12 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from firstfault.capture import archive, snapshot
+from firstfault.capture import archive, partial, snapshot
 from firstfault.capture.describe import Found, PathKey, class_name
 from firstfault.capture.guard import message_of
+from firstfault.capture.part import Part
 from firstfault.record import layout, schema
+from firstfault.record.dumped import OWNER
 from firstfault.record.plain import plain_text
 from firstfault.settings import Settings
 
@@ -94,26 +96,32 @@ class Dumper:
         self._kept_bytes = 0
         self._spare, self._looked = 0, 0.0
         self._counting = threading.Lock()
+        self.largest = settings.dump_tensor_max_bytes
+        """How large a tensor is dumped whole, in bytes."""
         self.wanted = lru_cache(maxsize=None)(self._wanted)
+        self.saves_modules = settings.dump_modules
 
-    def begin(self, call: schema.Call, found: list[Found], not_captured: int) -> OpenDump:
+    def begin(
+        self, call: schema.Call, found: list[Found], not_captured: int, told: dict[str, Any] | None = None
+    ) -> OpenDump:
         """Save the inputs of a call that is about to run.
 
         Args:
             call: the call, with its arguments described.
             found: the tensors among them.
             not_captured: how many values the walk over the arguments left out.
+            told: what the metadata says of the call besides.
 
         Raises:
             Skipped: it does not fit the budget or the disk.
             OSError: the system refused to write it; nothing is left of it.
         """
         keyed = dict(by_key(found, input_key))
-        planned = snapshot.plan(keyed.items())
+        planned = snapshot.plan(keyed.items(), partial.choose(call.op, keyed, self.largest))
         self.check(planned.nbytes)
         self._drop_oldest(planned.nbytes)
         with self._new_folder(call.op) as (folder, stamp):
-            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured)
+            return OpenDump(self, folder, call, stamp, self._pid, keyed, planned, not_captured, told or {})
 
     def save(self, call: schema.Call, replay: int, inputs: Side, after: Side | None, outputs: Side | None) -> Saved:
         """Save a call as it ran at the replay of a CUDA graph.
@@ -225,6 +233,7 @@ class OpenDump:
         keyed: dict[str, Found],
         planned: snapshot.Plan,
         not_captured: int,
+        told: dict[str, Any],
     ) -> None:
         self.folder = folder
         self._dumper = dumper
@@ -236,7 +245,9 @@ class OpenDump:
         keys = self._inputs.keys
         paths = {key: keyed[key].path for key in keys}
         lost = planned.unreachable | left_out("inputs", not_captured)
-        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost)
+        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost) | told
+        self._parts = _parts_of(self._inputs.plan)
+        self._metadata["partial"] = {key: part.how for key, part in self._parts.items()}
         self._write_metadata()
 
     def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
@@ -280,7 +291,10 @@ class OpenDump:
 
     def _save_outputs(self, results: dict[str, Found], changed: list[str]) -> dict[str, str]:
         """Write ``outputs.pt`` where there are any; return the reasons of those that it lacks."""
-        planned = snapshot.plan([*results.items(), *((f"mutated_{key}", self._keyed[key]) for key in changed)])
+        parts = partial.choose_results(results, self._parts, self._dumper.largest)
+        parts |= {f"mutated_{key}": self._parts[key].again(f"mutated_{key}") for key in changed if key in self._parts}
+        written = [(f"mutated_{key}", self._keyed[key]) for key in changed]
+        planned = snapshot.plan([*results.items(), *written], parts)
         if planned.ranges or planned.others:
             self._dumper.check(planned.nbytes, held=self.nbytes)
             outputs = snapshot.take(planned)
@@ -288,6 +302,7 @@ class OpenDump:
             self._metadata["output_tensor_keys"] = [key for key in outputs.keys if key in results]
             self._metadata["mutated_tensor_keys"] = [key for key in outputs.keys if key not in results]
             self._metadata["tensor_paths"] |= {key: item.path for key, item in results.items()}
+            self._metadata["partial"] |= {key: part.how for key, part in parts.items()}
         return planned.unreachable
 
     def _close(self) -> None:
@@ -343,11 +358,17 @@ def _first_metadata(
         "thread_id": call.tid,
         "tensor_paths": paths,
         "random_state": list(state),
+        "partial": {},
         "not_captured": lost,
         "args": call.args,
         "kwargs": call.kwargs,
         "result": None,
     }
+
+
+def _parts_of(planned: snapshot.Plan) -> dict[str, Part]:
+    """By key, the tensors that are dumped in part."""
+    return {key: part for part in planned.ranges if isinstance(part, Part) for key, _ in part.members}
 
 
 def _save_outcome(folder: str, metadata: dict[str, Any], inputs: Side, after: Side, outputs: Side) -> int:
@@ -465,7 +486,9 @@ def by_key(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
 
 
 def input_key(path: tuple[PathKey, ...]) -> str:
-    """The key of an argument."""
+    """The key of an argument, or of a tensor of the object that the method was called on."""
+    if path[0] == OWNER:
+        return "_".join(("self", *map(str, path[1:])))
     return ("arg_" if isinstance(path[0], int) else "kwarg_") + "_".join(map(str, path))
 
 

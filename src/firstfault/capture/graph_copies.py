@@ -121,7 +121,8 @@ class Copies:
             Skipped: they are too large, or the device cannot.
         """
         planned = snapshot.plan((key, item) for key, item in keyed.items() if not is_lazy(item.tensor))
-        ranges = [part for part in planned.ranges if _can_be_copied(part, launch.device)]
+        ranges = [part for part in planned.ranges if isinstance(part, snapshot.Range)]
+        ranges = [part for part in ranges if _can_be_copied(part, launch.device)]
         asked: list[_Asked] = []
         sources: list[Source] = []
         for part in ranges:

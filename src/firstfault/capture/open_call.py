@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from firstfault.capture import describe, dump, guard, in_place, progress
 from firstfault.record import schema
@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from firstfault.capture.recorder import Recorder
 
 
+Called: TypeAlias = "tuple[Any, Any]"
+"""The function behind a boundary, and the object that it is a method of; None where not known, or for none."""
+NOT_TOLD: Called = (None, None)
+
+
 class Thread:
     """What is kept of each thread: the calls it is in, and whether it is in the middle of recording one."""
 
     __slots__ = ("busy", "calls", "tid")
 
     def __init__(self) -> None:
-        self.calls: list[OpenCall] = []
+        self.calls: list[Any] = []
         self.busy = False
         self.tid = threading.get_native_id()
 
@@ -30,7 +35,19 @@ class Thread:
 class OpenCall:
     """A call that has begun and not ended."""
 
-    __slots__ = ("_given", "_recorder", "_thread", "dump", "markers", "mutates", "n", "op", "replay", "watched")
+    __slots__ = (
+        "_given",
+        "_recorder",
+        "_thread",
+        "called",
+        "dump",
+        "markers",
+        "mutates",
+        "n",
+        "op",
+        "replay",
+        "watched",
+    )
 
     def __init__(
         self, recorder: Recorder, n: int, op: str, thread: Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -38,6 +55,7 @@ class OpenCall:
         self._recorder = recorder
         self._given = (args, kwargs)  # which the boundary's own frame holds as well
         self._thread = thread
+        self.called: Called = NOT_TOLD
         self.n = n
         self.op = op
         self.watched: list[in_place.Watched] = []

@@ -7,13 +7,15 @@ in the copy, and a slice of a large cache costs the slice. The others are copied
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 
 from firstfault.capture import archive
 from firstfault.capture.describe import Found, storage_bytes_needed
+from firstfault.capture.part import Part
 
 ALIGNMENT = 16
 """The largest element (complex128), to which the start of a copied range is rounded down, in bytes."""
@@ -32,6 +34,11 @@ class Range:
     begin: int
     end: int
     members: list[Keyed] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """How much its copy takes."""
+        return self.end - self.begin
 
     def copy(self) -> torch.Tensor:
         """The bytes as they are now: one-dimensional uint8, on the CPU.
@@ -90,14 +97,14 @@ class Plan:
     """What a snapshot of some tensors will copy, known before anything is copied.
 
     Attributes:
-        ranges: of the plain tensors.
+        ranges: of the plain tensors, and the parts of those that are too large to be copied whole.
         others: tensors that are copied by themselves (sparse, nested, quantized, lazily conjugated), with the
             in-place counter that each had.
         unreachable: reason by key for those that cannot be copied.
         nbytes: how much the copies will take.
     """
 
-    ranges: list[Range]
+    ranges: list[Range | Part]
     others: list[tuple[str, torch.Tensor, int | None]]
     unreachable: dict[str, str]
     nbytes: int
@@ -142,12 +149,14 @@ class Snapshot:
         return keys, unknown
 
 
-def plan(tensors: Iterable[tuple[str, Found]]) -> Plan:
-    """Group tensors, each with its key, by the bytes that they reach."""
+def plan(tensors: Iterable[tuple[str, Found]], parts: Mapping[str, Part] = MappingProxyType({})) -> Plan:
+    """Group tensors, each with its key, by the bytes that they reach; ``parts`` are copied in the place of theirs."""
     pieces: dict[tuple[int, torch.device], list[Range]] = {}
     planned = Plan([], [], {}, 0)
     for key, item in tensors:
         tensor = item.tensor
+        if key in parts:
+            continue
         if item.unreachable is not None and not item.whole:
             planned.unreachable[key] = item.unreachable
         elif item.whole or not _is_view_of_bytes(tensor):
@@ -159,7 +168,8 @@ def plan(tensors: Iterable[tuple[str, Found]]) -> Plan:
             piece = _range_of(key, tensor)
             pieces.setdefault((piece.storage.data_ptr(), tensor.device), []).append(piece)
     planned.ranges += [merged for on_storage in pieces.values() for merged in _merge(on_storage)]
-    planned.nbytes += sum(part.end - part.begin for part in planned.ranges)
+    planned.ranges += {id(part): part for part in parts.values()}.values()
+    planned.nbytes += sum(part.nbytes for part in planned.ranges)
     return planned
 
 

@@ -15,11 +15,56 @@ from typing import Annotated, Any
 import typer
 
 from firstfault import __version__
-from firstfault.cli import bisect, diff, dispatch, doctor, live, log, query, report, run, shadow, targets, trace, triage
+from firstfault.cli import (
+    bisect,
+    blame,
+    coredump,
+    diff,
+    dispatch,
+    doctor,
+    gdb,
+    harness,
+    include,
+    live,
+    log,
+    query,
+    replay,
+    report,
+    run,
+    sanitize,
+    shadow,
+    skills,
+    targets,
+    trace,
+    triage,
+)
 from firstfault.cli.messages import tell
 from firstfault.errors import ExitCode, FirstFaultError
 
-COMMANDS = (run, report, log, trace, query, diff, dispatch, shadow, live, bisect, triage, targets, doctor)
+COMMANDS = (
+    run,
+    report,
+    log,
+    trace,
+    query,
+    diff,
+    dispatch,
+    shadow,
+    live,
+    replay,
+    blame,
+    sanitize,
+    gdb,
+    coredump,
+    harness,
+    bisect,
+    triage,
+    include,
+    targets,
+    doctor,
+    skills,
+    doctor,
+)
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C has ended, as shells have it."""

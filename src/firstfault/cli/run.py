@@ -24,6 +24,10 @@ CONTEXT = {"allow_interspersed_args": False}
 LEVEL_HELP = f"How much is recorded: {LEVEL_FORMS}; FIRSTFAULT_LOGLEVEL if that is set, else 3."
 DIR_HELP = "The folder for the recording, new or empty; FIRSTFAULT_DIR if that is set, else firstfault-DATE-TIME-PID."
 NAN_HELP = "Stop the command once a call gives NaN for inputs without; needs --level 5 or 10."
+CORE_HELP = "Have the driver write a light GPU core dump when a kernel fails, and open it with cuda-gdb."
+BLOCKING_HELP = (
+    "Set CUDA_LAUNCH_BLOCKING=1: a separate experiment, which changes timing and may hide what depends on it."
+)
 TARGETS_HELP = (
     "What is recorded, names with commas between; FIRSTFAULT_TARGETS if that is set, else default. "
     "See firstfault targets."
@@ -36,6 +40,8 @@ def command(
     dir: Annotated[Path | None, typer.Option(parser=given, metavar="<path>", help=DIR_HELP)] = None,  # noqa: A002
     targets: Annotated[str | None, typer.Option(metavar="<names>", help=TARGETS_HELP)] = None,
     stop_on_nan: Annotated[bool, typer.Option("--stop-on-nan", help=NAN_HELP)] = False,
+    coredump: Annotated[bool, typer.Option("--coredump", help=CORE_HELP)] = False,
+    blocking: Annotated[bool, typer.Option("--blocking", help=BLOCKING_HELP)] = False,
 ) -> None:
     """Run a command with recording on; when it dies, print the report.
 
@@ -43,11 +49,13 @@ def command(
     line on stderr says what was recorded, and what was not.
     """
     from firstfault.cli import session
-    from firstfault.tools import children, runner
+    from firstfault.tools import children, core_dumps, runner
 
     chosen = session.chosen(os.environ, level=level, folder=dir, targets=targets, stop_on_nan=stop_on_nan)
-    recording = session.create(chosen, words)
+    recording = session.create(chosen, words, blocking=blocking)
     environ = session.environment(os.environ, recording.folder, chosen)
+    environ |= {"CUDA_LAUNCH_BLOCKING": "1"} if blocking else {}
+    environ |= core_dumps.prepared(recording.folder, os.environ) if coredump else {}
     try:
         looking = children.Children(recording.folder, session.HOOK, session.redact)
         look = looking.look if chosen.level else lambda pid: None
@@ -56,9 +64,23 @@ def command(
         recording.discard()
         raise
     recording.close(ending)
+    if coredump:
+        _open_core_dumps(recording.folder)
     if sys.stderr is not None and chosen.level:
         _report(recording.folder) if ending.abnormal else _sum_up(recording.folder)
     raise typer.Exit(runner.end_like(ending))
+
+
+def _open_core_dumps(recording: Path) -> None:
+    """Have cuda-gdb look into what the driver has left, for the report."""
+    from firstfault.tools import post_mortem
+
+    try:
+        _, why_not = post_mortem.open_all(recording, os.environ)
+        if why_not:
+            tell(why_not)
+    except (Exception, KeyboardInterrupt) as error:
+        tell(f"the GPU core dumps could not be opened ({str(error) or type(error).__name__})")
 
 
 def _sum_up(recording: Path) -> None:

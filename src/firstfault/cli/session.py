@@ -113,8 +113,8 @@ def chosen(
     return chosen
 
 
-def create(chosen: Settings, command: list[str]) -> Session:
-    """Make the folder of a new recording, and say in it what is being run.
+def create(chosen: Settings, command: list[str], *, blocking: bool = False) -> Session:
+    """Make the folder of a new recording, and say in it what is being run, and whether each launch waits for its end.
 
     Raises:
         UsageError: it holds something already, or cannot be made.
@@ -126,7 +126,7 @@ def create(chosen: Settings, command: list[str]) -> Session:
         if any(path.iterdir()):
             raise UsageError(f"{path} is not empty; choose a new folder with --dir, so that no recording is lost")
         opening = {"schema": 1, "command": redact(command), "run_pid": os.getpid(), "started": time.time_ns()}
-        recorded = {"level": chosen.level, "targets": chosen.targets}
+        recorded = {"level": chosen.level, "targets": chosen.targets} | ({"blocking": True} if blocking else {})
         _write(path, opening | recorded | _machine(), spare=_ENDING_BYTES)
     except OSError as error:
         if made:

@@ -91,8 +91,9 @@ def _check(environ: dict[str, str]) -> None:
         SettingError: a variable or option has a value that is not among the accepted forms.
     """
     from firstfault.dispatch import policy
+    from firstfault.dispatch.asked import asked_shadow
 
-    policy.asked_shadow(environ)
+    asked_shadow(environ)
     policy.parse(environ)
 
 

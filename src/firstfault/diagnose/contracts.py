@@ -1,15 +1,14 @@
-"""What the common serving operators index by which argument: the bounds that no record states.
+"""What the indices of the common serving operators must stay below: the bounds that no record states.
 
     moe_align*        arg[0] holds expert ids          →  below num_experts, or as many as there are counts
     reshape_and_cache slot_mapping holds cache slots   →  below blocks times block size, -1 for padding
 
-Operators are recognised by the last part of their name, arguments by the names that SGLang, vLLM, FlashInfer and
-torch give them, else by place and kind. A contract that cannot tell an argument says nothing.
+Which operators index by which argument is in ``record/indexing.py``. A contract that cannot tell an argument says
+nothing.
 """
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 from firstfault.read.calls import Call
 from firstfault.read.formats.values import elements
-from firstfault.record import schema
-
-Key: TypeAlias = "int | str"
-"""The place of a positional argument, or the name of one."""
+from firstfault.record import indexing, schema
+from firstfault.record.indexing import Indexing, Key
 
 PADDING = frozenset({-1})
 IGNORED = frozenset({-100, -1})
@@ -75,26 +72,25 @@ Limit: TypeAlias = Callable[[Arguments, str], "Bound | None"]
 
 @dataclass(frozen=True)
 class Contract:
-    """Operators, which of their arguments holds indices, and into what.
+    """What the indices of some operators number, and what they must stay below.
 
     Attributes:
-        patterns: of the last part of the operator's name, in lower case.
-        names, places: of the argument, tried in this order; without places the first integers are taken then.
+        of: the operators, and which of their arguments holds the indices; without places the first integers are
+            taken where none is named so.
         what: what the indices number.
         limit: what they must stay below.
+        allowed: negative values that mean that there is none.
     """
 
-    patterns: tuple[str, ...]
-    names: tuple[str, ...]
-    places: tuple[int, ...]
+    of: Indexing
     what: str
     limit: Limit
     allowed: frozenset[int] = frozenset()
 
     def uses(self, arguments: Arguments) -> Iterator[Use]:
         """The argument of a call that holds the indices, if it can be told."""
-        found = arguments.integers(*self.names, *self.places)
-        if found is None and not self.places:
+        found = arguments.integers(*self.of.names, *self.of.places)
+        if found is None and not self.of.places:
             found = arguments.integers()
         bound = self.limit(arguments, found[0]) if found is not None else None
         if found is not None and bound is not None and bound.limit > 0:
@@ -110,8 +106,7 @@ def uses(call: Call) -> Iterator[Use]:
 @lru_cache(maxsize=4096)
 def _contract_of(op: str) -> Contract | None:
     """The first whose patterns an operator's name matches."""
-    name = op.rpartition(".")[2].lower()
-    return next((c for c in CONTRACTS if any(fnmatch.fnmatchcase(name, pattern) for pattern in c.patterns)), None)
+    return next((contract for contract in CONTRACTS if contract.of.matches(op)), None)
 
 
 def is_integer(tensor: schema.Tensor) -> bool:
@@ -131,6 +126,14 @@ def _experts(arguments: Arguments, ids: str) -> Bound | None:
     if counts is None or counts[0] == ids or len(counts[1].shape) != 1:
         return None
     return Bound(counts[1].shape[0], f"the length of {counts[0]}")
+
+
+def _expert_weights(arguments: Arguments, ids: str) -> Bound | None:
+    """The experts that there are weights of."""
+    weights = arguments.tensor("w1", "w13", "w13_weight", 1)
+    if weights is None or weights[0] == ids or len(weights[1].shape) != 3:
+        return None
+    return Bound(weights[1].shape[0], f"the experts in {weights[0]}")
 
 
 def _rows_of_table(arguments: Arguments, ids: str) -> Bound | None:
@@ -186,37 +189,14 @@ def _classes(arguments: Arguments, ids: str) -> Bound | None:
     return Bound(logits[1].shape[1], f"the columns of {logits[0]}")
 
 
-_NAMED_ONLY = (-1,)
-"""A place that no argument has: of these operators other arguments are integers too."""
-
 CONTRACTS = (
-    Contract(
-        ("*moe_align*", "*moe_sort*", "*expert_count*", "*moe_permute*", "*count_expert*"),
-        ("topk_ids", "expert_ids", "ids"), (), "expert ids", _experts, PADDING,
-    ),
-    Contract(
-        ("*rotary*", "*rope*"), ("positions", "pos_ids", "position_ids"), (0, 3), "positions", _positions,
-    ),
-    Contract(
-        ("*embedding*", "*embed_tokens*", "*embed", "*lookup*"),
-        ("input_ids", "indices", "ids", "input", "tokens"), (), "token ids", _rows_of_table,
-    ),
-    Contract(
-        ("*store_cache*", "*store_kv*", "*set_kv*", "*reshape_and_cache*", "*cache_write*", "*write_cache*",
-         "*append_kv*"),
-        ("slot_mapping", "loc", "indices", "cache_loc", "out_cache_loc", "slots"), (), "cache slots", _slots, PADDING,
-    ),
-    Contract(
-        ("*attention*", "*attn*", "*decode*", "*prefill*", "run", "forward_return_lse"),
-        ("block_tables", "block_table", "page_table", "kv_indices", "paged_kv_indices"),
-        _NAMED_ONLY, "cache blocks", _blocks, PADDING,
-    ),
-    Contract(
-        ("*gather*", "*index_select*", "*index_add*", "*index_copy*", "*scatter*", "*take_along*"),
-        ("index", "indices", "idx"), (2, 1), "indices", _source,
-    ),
-    Contract(
-        ("*cross_entropy*", "*nll_loss*"), ("target", "labels"), (1,), "class ids", _classes, IGNORED,
-    ),
-)  # fmt: skip
+    Contract(indexing.MOE_ALIGN, "expert ids", _experts, PADDING),
+    Contract(indexing.EXPERTS, "expert ids", _expert_weights, PADDING),
+    Contract(indexing.ROTARY, "positions", _positions),
+    Contract(indexing.EMBEDDING, "token ids", _rows_of_table),
+    Contract(indexing.CACHE_WRITE, "cache slots", _slots, PADDING),
+    Contract(indexing.PAGED_ATTENTION, "cache blocks", _blocks, PADDING),
+    Contract(indexing.GATHER, "indices", _source),
+    Contract(indexing.CLASSES, "class ids", _classes, IGNORED),
+)
 """Of SGLang, vLLM, FlashInfer and torch, in the spelling of each; of two that a name matches, the first holds."""

@@ -19,24 +19,11 @@ import msgspec
 
 from firstfault.read.formats.values import inside
 from firstfault.read.tensors import labels, largest_magnitude
+from firstfault.read.tolerances import TOLERANCES
 from firstfault.record import schema
 
 MOST_DIFFERENCES = 16
 """Of one call that are told."""
-
-TOLERANCES: dict[str, tuple[float, float]] = {
-    "torch.float64": (1e-7, 1e-7),
-    "torch.complex128": (1e-7, 1e-7),
-    "torch.float32": (1.3e-6, 1e-5),
-    "torch.complex64": (1.3e-6, 1e-5),
-    "torch.float16": (1e-3, 1e-5),
-    "torch.bfloat16": (1.6e-2, 1e-5),
-    "torch.float8_e4m3fn": (0.125, 0.0),
-    "torch.float8_e4m3fnuz": (0.125, 0.0),
-    "torch.float8_e5m2": (0.25, 0.0),
-    "torch.float8_e5m2fnuz": (0.25, 0.0),
-}
-"""Relative and absolute, as ``torch.testing.assert_close`` has them; of 8-bit floats one step. Others are exact."""
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 

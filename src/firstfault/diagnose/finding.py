@@ -60,6 +60,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
         evidence: what it rests on, one sentence each, with the numbers of calls.
         rules_out: what it speaks against.
         origin, origin_op: the call that made what was seen, 0 where that is not known.
+        maker, maker_op: the call that made it, where the origin is further up: the one that made what that was given.
     """
 
     rule: str
@@ -77,6 +78,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     rules_out: str = ""
     origin: int = 0
     origin_op: str = ""
+    maker: int = 0
+    maker_op: str = ""
 
 
 def ranked(findings: list[Finding]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 from firstfault.diagnose import report
 from firstfault.read.evidence import Evidence
@@ -36,10 +37,25 @@ def _add_session(found: report.Report, evidence: Evidence) -> None:
     level = evidence.session.get("level")
     found.command = _words(evidence.session.get("command"))
     found.level = level if isinstance(level, int) else None
+    found.conditions = list(_conditions(evidence))
     found.targets = _words(evidence.session.get("targets"))
     found.ended = _end_in_words(evidence, running=any(process.running for process in found.processes))
     found.unseen = evidence.unseen
     found.stderr = evidence.stderr.rstrip().splitlines()[-report.STDERR_LINES :]
+
+
+BLOCKING = (
+    "CUDA_LAUNCH_BLOCKING=1: each launch waited for its kernel, so the error surfaces at the call that failed; "
+    "what depends on timing may not show up so, and its absence proves nothing"
+)
+
+
+def _conditions(evidence: Evidence) -> Iterator[str]:
+    """What was asked for that changes how the program runs."""
+    environment = evidence.session.get("environment")
+    blocking = environment.get("CUDA_LAUNCH_BLOCKING") if isinstance(environment, dict) else None
+    if blocking == "1" or evidence.session.get("blocking") is True:
+        yield BLOCKING
 
 
 def _words(value: object) -> list[str]:

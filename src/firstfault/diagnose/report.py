@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from firstfault.diagnose import complaints, device, diagnosis, rules
+from firstfault.diagnose import chain, complaints, device, diagnosis, rules, witnessed
 from firstfault.diagnose.device import Position
 from firstfault.diagnose.finding import Confidence, Finding, ranked
 from firstfault.diagnose.finding import Verdict as Found
@@ -27,6 +27,8 @@ from firstfault.settings import Level
 REPORT_VERSION = 1
 STDERR_LINES = 15
 MOST_TARGETS = 50
+DUMP = "dump"
+"""The kind of a source that is one dumped call: what failed with it can only be of that."""
 LOST = "lost"
 """Code of the note on records that could not be written."""
 
@@ -110,6 +112,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
         only: the call of a process that made one and ended by itself.
         last: by number; those of other threads where the suspect's has no others.
         device: where each stream stood, in words, and in ``streams`` in numbers.
+        chain: of a failure on the device, from the kernel back to what made it fail.
     """
 
     name: str
@@ -133,6 +136,7 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     targets: list[TargetReport] = []
     notes: list[str] = []
     diagnosis: diagnosis.Diagnosis | None = None
+    chain: chain.Chain | None = None
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -143,6 +147,7 @@ class Report(msgspec.Struct, omit_defaults=True):
         conclusion: one line that says it.
         source: the path, and what it is.
         command: what was run, and how it ended, where a session says so.
+        conditions: how it was run, where that changes what is seen.
         level, targets: what was asked for, where a session says so.
         stderr: the end of what it wrote there.
         unseen: Python processes of it that nothing was recorded in, and why.
@@ -160,6 +165,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     level: int | None = None
     targets: list[str] = []
     ended: str = ""
+    conditions: list[str] = []
     stderr: list[str] = []
     unseen: list[str] = []
     processes: list[ProcessReport] = []
@@ -268,10 +274,14 @@ def _process(process: Process, case: Case) -> ProcessReport:
     conclusion = _conclusion(process, verdict, suspect, case.ending)
     page = case.pages.get(process.name)
     streams = device.positions(page, process.marks) if page is not None else []
-    if streams and _device_failed(process, suspect, case.ending):
+    one = _only(process, case.history) if case.kind == DUMP else None
+    well = _exited_well(process, case.ending)
+    seen = witnessed.find(case.complaints, process, only=one, exited_well=well)
+    told = seen is not None and witnessed.overrules(seen, streams, process)
+    if told and seen is not None:
+        verdict, suspect, conclusion = Verdict.CULPRIT, seen.call, seen.text
+    elif streams and _device_failed(process, suspect, case.ending):
         verdict, suspect, conclusion = _blame(process, streams, verdict, suspect, conclusion)
-    elif not _exited_well(process, case.ending) and (seen := _witnessed(process, case)) is not None:
-        verdict, suspect, conclusion = Verdict.CULPRIT, *seen
     only = _only(process, case.history) if verdict is Verdict.ENDED else None
     for call in filter(None, (suspect, only)):
         case.complete_call(call)
@@ -299,16 +309,23 @@ def _process(process: Process, case: Case) -> ProcessReport:
         targets=_targets(process),
         notes=list(_notes(process)),
         diagnosis=diagnosis.of_findings(findings, suspect),
+        chain=_chain(process, verdict, suspect, findings, case, "" if told or not streams else "progress markers"),
     )
 
 
-def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
-    """The call whose kernel failed as something that looked at the device saw it, and that in a sentence."""
-    told = complaints.witness(case.complaints)
-    call = complaints.call_of(told.kernel, process) if told is not None else None
-    if told is None or call is None:
+def _chain(
+    process: Process, verdict: Verdict, suspect: Call | None, findings: list[Finding], case: Case, how: str
+) -> chain.Chain | None:
+    """The chain of a failure on the device; None for one that is none, or that no call is known of.
+
+    ``how`` is what says which call it was, where that is not what names the kernel.
+    """
+    seen = complaints.witness(case.complaints)
+    on_device = verdict is Verdict.CULPRIT or (seen is not None and verdict is not Verdict.ENDED)
+    if suspect is None or not on_device:
         return None
-    return call, f"The kernel of {call.op} (call {call.n}) failed on the device. {complaints.sentence(told)}."
+    by = how or (seen.teller.value if seen is not None else "")
+    return chain.of(suspect, process, by, findings, case.complaints)
 
 
 def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Case) -> list[Finding]:

@@ -11,6 +11,7 @@ from functools import cache
 
 from firstfault.capture.imports import when_imported
 from firstfault.dispatch import calls, custom_op, policy
+from firstfault.dispatch.asked import asked_shadow
 from firstfault.dispatch.aten import Replacer
 from firstfault.dispatch.programs import transformers
 from firstfault.dispatch.registry import registry
@@ -29,9 +30,9 @@ def start() -> Replacer | None:
         return None
     replacer = Replacer(chosen)
     try:
-        asked = policy.asked_shadow(os.environ)
-        if asked.recording is not None:
-            shadow = Shadow(asked.recording, registry(), asked.ops, asked.tolerance)
+        comparison = asked_shadow(os.environ)
+        if comparison.recording is not None:
+            shadow = Shadow(comparison.recording, registry(), comparison.ops, comparison.tolerance)
             calls.dispatcher().runner = shadow.fused
             replacer.watcher = shadow.aten
         replacer.install()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from firstfault.diagnose.chain import Chain
 from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, TargetReport, Verdict
 from firstfault.present import values
@@ -77,6 +78,8 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section("More processes", [(f"{left} more, in --json",)])
     if report.complaints:
         yield _complaints(report.complaints)
+        if not any(process.chain for process in report.processes):
+            yield from _on_device(report.complaints)
     if report.unseen:
         yield Section("Nothing recorded in", _lines(report.unseen))
     if report.stderr:
@@ -94,12 +97,15 @@ def _command(report: Report) -> Section:
         lines.append((Label("command"), Code(shlex.join(report.command))))
     if report.ended:
         lines.append((Label("ended"), report.ended))
+    lines += [(Label("mode"), condition) for condition in report.conditions]
     lines.append((Label("source"), Code(report.source), f" ({report.kind})"))
     return Section("Run", lines)
 
 
 def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
     yield from _who(process, alone=alone)
+    if process.chain is not None:
+        yield from chain_sections(process.chain)
     call = process.suspect or process.only
     if call is not None:
         yield from _looked_at(call, process)
@@ -117,6 +123,31 @@ def _process(process: ProcessReport, *, alone: bool) -> Iterator[Section]:
     notes = [f"{target.name}: {target.gap}" for target in process.targets if target.gap] + process.notes
     if notes:
         yield Section("Not seen", _lines(notes))
+
+
+def chain_sections(chain: Chain) -> Iterator[Section]:
+    """The links of a chain, and the code that failed."""
+    rows: list[Line] = [
+        (name, Code(link.text) if link.text else f"not known: {link.missing}", link.by) for name, link in chain.links
+    ]
+    if chain.access:
+        rows.insert(1, ("", chain.access, ""))
+    yield Section("Chain of evidence", columns=["link", "what", "by"], rows=rows)
+    yield from _code(chain.frames, chain.sass)
+
+
+def _on_device(complaints: list[Complaint]) -> Iterator[Section]:
+    """What a tool saw of the device, of the first complaint that has any."""
+    told = next((one for one in complaints if one.sass or one.frames), None)
+    if told is not None:
+        yield from _code(told.frames, told.sass)
+
+
+def _code(frames: list[str], sass: list[str]) -> Iterator[Section]:
+    if frames:
+        yield Section("Stack on the device", _lines(frames), verbatim=True)
+    if sass:
+        yield Section("Code around the fault", _lines(sass), verbatim=True)
 
 
 def _lines(texts: list[str]) -> list[Line]:

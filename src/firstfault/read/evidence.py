@@ -7,6 +7,8 @@ The values in dumps are read only of the calls that a report asks for.
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +21,7 @@ from firstfault.read import living
 from firstfault.read.calls import Call, History
 from firstfault.read.events import Advance, Problems, Source
 from firstfault.read.files import is_regular, read_end
-from firstfault.read.formats import marker_page, safetensors_file, torch_archive
+from firstfault.read.formats import dump_folder, marker_page, safetensors_file, torch_archive
 from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.error_log import ErrorLog, complaints
 from firstfault.read.formats.kernel_api_log import KernelApiLog
@@ -30,6 +32,8 @@ from firstfault.read.uncollected import uncollected
 from firstfault.read.unseen import unseen
 from firstfault.record import layout, progress, schema
 
+MOST_TEXTS = 32
+_OF_PROCESS = re.compile(r"-(\d{1,10})$")
 LOG_END = 2**20
 """Bytes at the end of a kernel API log that are searched for what the program said when it failed."""
 
@@ -75,6 +79,9 @@ class Evidence:
             saved = _saved(side, call, self.path)
             if saved is None or not unread:
                 continue
+            for key, how in dump_folder.partial_of(saved.parent).items():
+                if key in unread:
+                    unread.pop(key).statistics = f"[the dump holds only {how.words}]"
             add_statistics = torch_archive.add_statistics if saved.suffix == ".pt" else safetensors_file.add_statistics
             try:
                 add_statistics(saved, unread)
@@ -130,11 +137,26 @@ def _complaints(source: Source) -> list[Complaint]:
     if isinstance(source, ErrorLog):
         return source.complaints
     if isinstance(source, Recording):
-        return complaints(source.stderr_tail().splitlines(), layout.STDERR_TAIL)
+        return [*_of_tools(source.path), *complaints(source.stderr_tail().splitlines(), layout.STDERR_TAIL)]
     if isinstance(source, KernelApiLog):
         text = read_end(source.path, LOG_END).decode(errors="replace")
         return complaints((line for line in text.splitlines() if not _is_call(line)), source.path.name)
     return []
+
+
+def _of_tools(recording: Path) -> list[Complaint]:
+    """What compute-sanitizer and cuda-gdb printed, where ``run`` or one of the tools' commands kept it."""
+    found: list[Complaint] = []
+    for path in sorted((recording / layout.TOOLS).glob("*.txt"))[:MOST_TEXTS]:
+        if not is_regular(path):
+            continue
+        log = ErrorLog(path)
+        deque(log.events(lambda count: None), maxlen=0)
+        pid = _OF_PROCESS.search(path.stem)
+        for told in log.complaints:
+            told.pid = told.pid or (int(pid[1]) if pid else 0)
+        found += log.complaints
+    return found
 
 
 def _is_call(line: str) -> bool:

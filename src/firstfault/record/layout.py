@@ -4,6 +4,8 @@ recording/
     session.json                 the command, its versions, its end
     stderr.tail                  the end of what it wrote to stderr
     unseen.jsonl                 Python processes of the command that nothing could be recorded in, and why
+    coredumps/                   GPU core dumps, with --coredump
+    tools/                       what compute-sanitizer and cuda-gdb printed of it, a text file each
     <host>-<pid>/
         calls.0001.jsonl         one record a line, header first
         contracts.jsonl          what the program declared of arguments, for the operators that it has called
@@ -22,6 +24,8 @@ STDERR_TAIL = "stderr.tail"
 UNSEEN = "unseen.jsonl"
 CONTRACTS = "contracts.jsonl"
 DUMPS = "dumps"
+CORE_DUMPS = "coredumps"
+TOOLS = "tools"
 PROGRESS = "progress.bin"
 STATISTICS = "statistics.bin"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108

@@ -24,7 +24,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert asked["return_logprob"] is True
+        assert asked["stream"] is False
         found = values(os.environ, FAULTS, random.SystemRandom())
         entries = [[-value, at, None] for at, value in enumerate(found)]
         self.send_response(200)

@@ -63,6 +63,24 @@ def test_what_the_user_prefers_is_what_is_on() -> None:
     assert SGLANG.variables(of.REFERENCE, UNIVERSE, given)["SGLANG_FL_PER_OP"] is None
 
 
+def test_what_the_policy_file_prefers_is_what_is_on(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("prefer: vendor\nop_backends: {rms_norm: [flagos, vendor]}\n")
+    given = {"SGLANG_FL_CONFIG": str(tmp_path / "policy.yaml")}
+    one = SGLANG.variables(of.fused_subset(["rms_norm"], UNIVERSE), UNIVERSE, given)
+    assert one["SGLANG_FL_PER_OP"] == "rms_norm=flagos|vendor"
+    other = SGLANG.variables(of.fused_subset(["topk"], UNIVERSE), UNIVERSE, given)
+    assert other["SGLANG_FL_PER_OP"] == "topk=vendor"
+    all_but_one = SGLANG.variables(of.fused_subset(["rms_norm", "topk"], UNIVERSE), UNIVERSE, given)
+    assert all_but_one["SGLANG_FL_PER_OP"] == "rms_norm=flagos|vendor;silu_and_mul=reference"
+
+
+def test_a_neutral_name_wins_over_the_plugins() -> None:
+    given = {"FIRSTFAULT_PREFER": "vendor", "SGLANG_FL_PREFER": "flagos"}
+    found = SGLANG.variables(of.fused_subset(["topk"], UNIVERSE), UNIVERSE, given)
+    assert found["SGLANG_FL_PER_OP"] == "topk=vendor"
+    assert found["FIRSTFAULT_PREFER"] is None
+
+
 def test_what_would_win_over_ours_is_taken_away() -> None:
     given = {"FIRSTFAULT_PREFER": "vendor", "FIRSTFAULT_PLUGINS": "x", "SGLANG_FL_FLAGOS_BLACKLIST": "add"}
     assert SGLANG.variables(of.REFERENCE, UNIVERSE, given)["FIRSTFAULT_PREFER"] is None

@@ -69,11 +69,19 @@ def test_a_rare_one_is_found(tmp_path: Path, seed: int) -> None:
     assert found.culprits[0].seen < found.culprits[0].of
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 def test_one_in_noise_is_found(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     program = Planted([{"noise": 1e-5}, {"with": ["aten_5"], "size": 1e-3}], chance)
-    assert blamed(bisect(program, tmp_path / "b")) == [{"aten_5"}]
+    found = bisect(program, tmp_path / "b")
+    assert blamed(found) == [{"aten_5"}]
+    assert found.runs < 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_that_rarely_fail_together_are_found(tmp_path: Path, seed: int) -> None:
+    program = Planted([{"with": ["aten_5", "aten_17"], "size": 0.1, "rate": 0.4}], random.Random(seed))
+    assert blamed(bisect(program, tmp_path / "b")) == [{"aten_5", "aten_17"}]
 
 
 def test_nothing_planted_is_blamed_on_nobody(tmp_path: Path) -> None:
@@ -147,6 +155,27 @@ def test_the_plugin_itself_is_named_where_both_layers_are_off_and_it_is_wrong(tm
 def test_a_backend_that_crashes_is_found_as_one_that_is_wrong(tmp_path: Path) -> None:
     found = bisect(Planted([{"with": ["fused_6"], "crash": True}]), tmp_path / "b")
     assert blamed(found) == [{"fused_6"}]
+    assert found.culprits[0].alone_on.mean == "inf"
+
+
+def test_a_crash_and_wrong_numbers_are_two_causes(tmp_path: Path) -> None:
+    program = Planted([{"with": ["fused_6"], "crash": True}, {"with": ["fused_2"], "size": 0.1}])
+    assert blamed(bisect(program, tmp_path / "b")) == [{"fused_6"}, {"fused_2"}]
+
+
+def test_operators_that_a_crash_kept_from_view_are_read_from_the_run_of_their_layer(tmp_path: Path) -> None:
+    class Late(Planted):
+        """Crashes with an operator on before any of the other layer is called, so that the log has none of those."""
+
+        def run(self, variables: Any, folder: Path, started: Any) -> Any:
+            crashes = variables.get("USE_FLAGGEMS") != "0"
+            output = super().run(variables, folder, started)
+            if crashes and (folder / "dispatch.log").exists():
+                (folder / "dispatch.log").unlink()
+            return output
+
+    program = Late([{"with": ["fused_6"], "size": 0.1}])
+    assert blamed(bisect(program, tmp_path / "b")) == [{"fused_6"}]
 
 
 def test_an_operator_that_hides_another_does_not_mislead(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ def free_port() -> int:
 
 @pytest.fixture
 def serving(tmp_path: Path) -> list[str]:
-    (tmp_path / "requests.jsonl").write_text('{"text": "one", "return_logprob": true}\n{"text": "two"}\n')
+    bodies = ({"text": "one"}, {"text": "two", "stream": True})
+    lines = (json.dumps({"path": "/generate", "body": body}) + "\n" for body in bodies)
+    (tmp_path / "requests.jsonl").write_text("".join(lines))
     program = [sys.executable, "-S", str(PROGRAMS / "serving_planted.py"), "--port", str(free_port())]
     return ["--serve", "--requests", str(tmp_path / "requests.jsonl"), "--", *program]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,9 @@ import firstfault
 from firstfault.capture.multi_platform import CustomOp
 from firstfault.dispatch import calls, custom_op, layers, policy
 from firstfault.dispatch.policy import Kind
+from firstfault.dispatch.programs import transformers
 from firstfault.dispatch.registry import Backend, registry
+from tests import tiny_qwen3
 
 Active = Callable[..., None]
 
@@ -205,30 +204,32 @@ def test_the_public_class_is_the_one_that_is_routed() -> None:
     assert layers.find(TopKGate()) == ""
 
 
-PROGRAM = """
-import sys, torch
-from firstfault.dispatch import program
-program.start()
-from tests import tiny_qwen3
-model = tiny_qwen3.build()
-with torch.no_grad():
-    torch.save(model(tiny_qwen3.ids()).logits, sys.argv[1])
-"""
+def test_models_of_transformers_are_dispatched_without_a_change(
+    active: Active, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from transformers import modeling_utils
+    from transformers.models.qwen3 import modeling_qwen3
 
-
-def test_models_of_transformers_are_dispatched_without_a_change(tmp_path: Path) -> None:
-    log, logits = tmp_path / "dispatch.log", {}
-    for name, environ in {
-        "plain": {},
-        "dispatched": {"SGLANG_FL_PREFER": "reference", "SGLANG_FL_DISPATCH_LOG": str(log)},
-    }.items():
-        words = [sys.executable, "-c", PROGRAM, str(tmp_path / name)]
-        paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
-        subprocess.run(words, env=os.environ | paths | environ, check=True, timeout=240, capture_output=True)
-        logits[name] = torch.load(tmp_path / name, weights_only=True)
-    torch.testing.assert_close(logits["dispatched"], logits["plain"], rtol=1e-4, atol=1e-5)
+    log = tmp_path / "dispatch.log"
+    with torch.no_grad():
+        plain = tiny_qwen3.build()(tiny_qwen3.ids()).logits
+    monkeypatch.setattr(modeling_utils.PreTrainedModel, "post_init", modeling_utils.PreTrainedModel.post_init)
+    monkeypatch.setattr(modeling_qwen3, "apply_rotary_pos_emb", modeling_qwen3.apply_rotary_pos_emb)
+    active(SGLANG_FL_PREFER="reference", SGLANG_FL_DISPATCH_LOG=str(log))
+    transformers.install(modeling_utils)
+    with torch.no_grad():
+        dispatched = tiny_qwen3.build()(tiny_qwen3.ids()).logits
+    torch.testing.assert_close(dispatched, plain, rtol=1e-4, atol=1e-5)
     assert log_of(log) == [
         "[OOT-DISPATCH] RMSNorm → reference(reference)",
         "[OOT-DISPATCH] RotaryEmbedding → reference(reference)",
         "[OOT-DISPATCH] SiluAndMul → reference(reference)",
     ]
+
+
+def test_layers_of_transformers_that_the_policy_leaves_alone_keep_their_forward(active: Active) -> None:
+    active(SGLANG_FL_OOT_WHITELIST="SiluAndMul")
+    model = tiny_qwen3.build()
+    transformers.route(model)
+    forwards = {name: type(layer).__name__ for name, layer in model.named_modules() if "forward" in vars(layer)}
+    assert set(forwards.values()) == {"Qwen3MLP"}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from firstfault.capture import bootstrap
 from firstfault.dispatch.policy import DEFAULT_ORDERS, Kind, Policy, parse, variables_set
 from firstfault.errors import SettingError
-from firstfault.settings import DISPATCH_OWN, DISPATCH_TWINS, mistyped
+from firstfault.settings import DISPATCH_OWN, DISPATCH_TWINS, DISPATCH_VARIABLES, mistyped
 
 NAMES = st.text(string.ascii_lowercase + "_", min_size=1, max_size=8)
 TOKENS = st.sampled_from(["flagos", "vendor", "reference", "vendor:sgl_kernel", "impl:vendor.torch"])
@@ -213,3 +213,8 @@ def test_each_process_knows_at_its_start_what_asks_for_backends(monkeypatch: pyt
         monkeypatch.setenv(name, "1")
         assert bootstrap.asks_for_backends(), name
         monkeypatch.delenv(name)
+
+
+def test_every_variable_is_on_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
+    assert [name for name in (*DISPATCH_VARIABLES, *DISPATCH_OWN) if f"`{name}`" not in page] == []

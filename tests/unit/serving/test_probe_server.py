@@ -1,4 +1,4 @@
-"""Requests of a file, and a server that is asked them."""
+"""A server that is waited for and asked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firstfault.errors import UnreadableInput
+from firstfault.record.requests import Request
 from firstfault.serving import probe_server
-from firstfault.serving.probe_server import Request, ServerFailed
+from firstfault.serving.probe_server import ServerFailed
 
 
 class EchoServer(BaseHTTPRequestHandler):
@@ -46,30 +45,6 @@ def url() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-
-
-@pytest.mark.parametrize(
-    ("line", "path"),
-    [
-        ({"text": "x"}, "/generate"),
-        ({"input_ids": [1]}, "/generate"),
-        ({"prompt": "x"}, "/v1/completions"),
-        ({"messages": []}, "/v1/chat/completions"),
-        ({"path": "/v1/score", "body": {"query": "x"}}, "/v1/score"),
-        ({"url": "http://host:1/v1/completions", "body": {"prompt": "x"}}, "/v1/completions"),
-        ({"body": {"messages": []}}, "/v1/chat/completions"),
-    ],
-)
-def test_where_a_request_goes(tmp_path: Path, line: dict[str, Any], path: str) -> None:
-    (tmp_path / "r.jsonl").write_text(json.dumps(line) + "\n\n")
-    assert probe_server.requests(tmp_path / "r.jsonl") == [Request(path, line.get("body", line))]
-
-
-@pytest.mark.parametrize("text", ["", "\n", "[1]\n", "{\n", '"x"\n'])
-def test_what_is_no_request_is_said(tmp_path: Path, text: str) -> None:
-    (tmp_path / "r.jsonl").write_text(text)
-    with pytest.raises(UnreadableInput):
-        probe_server.requests(tmp_path / "r.jsonl")
 
 
 def test_a_server_is_waited_for_and_asked(url: str) -> None:

@@ -86,7 +86,7 @@ def _mode_class() -> type:
         ) -> Any:
             kwargs = kwargs or {}
             is_real = _patches.active and not fake()
-            call = begin(str(func), TARGET, args, kwargs) if is_real else None
+            call = begin(str(func), TARGET, args, kwargs, 0, None, (func, None)) if is_real else None
             if call is None:
                 return func(*args, **kwargs)
             if func not in writes:

@@ -83,7 +83,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         named = names.get(id(self))
         name = named.name if named is not None else _name(self)
-        call = begin(name, TARGET, args, kwargs)
+        call = begin(name, TARGET, args, kwargs, 0, None, (original, self))
         if call is None:
             return original(self, *args, **kwargs)
         try:

@@ -79,7 +79,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         if told is None or is_compiling() or fake() or not _patches.active:
             return original(self, *args, **kwargs)
         outer = within.operator
-        call = begin(told.name, TARGET, args, kwargs) if told.operator != outer else None
+        call = begin(told.name, TARGET, args, kwargs, 0, None, (self, None)) if told.operator != outer else None
         if call is None:
             return original(self, *args, **kwargs)
         call.mutates = told.mutates

@@ -56,7 +56,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         name, parameters, writes, _ = told
         shown = "computed from the arguments" if callable(grid) else grid
         named = {**dict(zip(parameters, args, strict=False)), **kwargs, GRID: shown}
-        call = begin(name, TARGET, (), named)
+        call = begin(name, TARGET, (), named, 0, None, (self, None))
         if call is None:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         call.mutates = writes

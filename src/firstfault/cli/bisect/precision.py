@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
 from firstfault.errors import UsageError
 
@@ -33,7 +34,7 @@ TOLERANCE_HELP = "Up to which effect right implementations may be apart; as the 
 RATE_HELP = "The lowest share of runs in which a fault is to be found; 1 for one that shows in every run."
 EXPECT_HELP = "A file that holds what is right, or a score: is the run with everything off right at all?"
 SERVE_HELP = "COMMAND is a server: wait until it is healthy, send it --requests, and end it."
-REQUESTS_HELP = "With --serve: the requests, one JSON object a line."
+REQUESTS_HELP = "With --serve: saved requests, as firstfault triage requests --export and SGLang's dumps hold them."
 URL_HELP = "With --serve: where it serves; from the command's --host and --port, if not given."
 TIMEOUT_HELP = "Seconds that a run, or with --serve its start, may take."
 PLUGIN_HELP = (
@@ -85,7 +86,7 @@ def command(
     script = Script(words, os.environ, looked_at.path, timeout)
     program: Program = script
     if serve:
-        program = _server(script, requests, url or _url(words, switched.port), health)
+        program = _server(script, looked_at, requests, url or _url(words, switched.port), health)
     elif requests is not None:
         raise UsageError("--requests are for a server: add --serve")
     universe = Universe(_names(fused_ops), _names(aten_ops))
@@ -119,18 +120,21 @@ def _always(plugin: Plugin) -> dict[str, str]:
     return {name: hooked[name] for name in ("PYTHONPATH", "FIRSTFAULT_IMPORT_FROM")} | {"FIRSTFAULT_LOGLEVEL": "0"}
 
 
-def _server(script: Script, requests: Path | None, url: str, health: str) -> Program:
+def _server(script: Script, probe: Probe, requests: Path | None, url: str, health: str) -> Program:
     """The server that a script starts.
 
     Raises:
         UsageError: there is nothing to ask it.
     """
     from firstfault.bisect.programs.server import Server
-    from firstfault.serving import probe_server
+    from firstfault.read.requests import load
 
     if requests is None:
-        raise UsageError("a server has to be asked something: give --requests FILE, one JSON object a line")
-    return Server(script, url, probe_server.requests(requests), health)
+        raise UsageError("a server has to be asked something: give --requests FILE, saved requests")
+    saved = load([requests])
+    for problem in saved.problems:
+        tell(problem)
+    return Server(script, url, saved.requests, probe.KIND == "logprobs", health)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -139,8 +143,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _tell(trial: Trial) -> None:
     """One line on stderr for each run that was done now."""
-    from firstfault.cli.messages import tell
-
     shown = trial.problem or ("" if trial.effect is None else f"effect {trial.effect:.3g}")
     tell(f"run {trial.n}, {trial.why}: {trial.configuration.key}" + (f": {shown}" if shown else ""))
 

@@ -174,8 +174,17 @@ def deepened(found: Finding, suspect: Suspect) -> Finding:
         origin = (deeper.origin, deeper.origin_op)
     if len(evidence) == len(found.evidence):
         return found
-    text = f"{found.text}, and {evidence[-1]}" if origin != (found.origin, found.origin_op) else found.text
-    return msgspec.structs.replace(found, evidence=evidence, origin=origin[0], origin_op=origin[1], text=text)
+    if origin == (found.origin, found.origin_op):
+        return msgspec.structs.replace(found, evidence=evidence)
+    return msgspec.structs.replace(
+        found,
+        evidence=evidence,
+        origin=origin[0],
+        origin_op=origin[1],
+        maker=found.origin,
+        maker_op=found.origin_op,
+        text=f"{found.text}, and {evidence[-1]}",
+    )
 
 
 def load(name: str) -> ModuleType:

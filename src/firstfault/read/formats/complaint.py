@@ -46,9 +46,13 @@ class Complaint(msgspec.Struct, omit_defaults=True):
         file, line: in the source of the kernel, or of the host where there is no kernel.
         block, thread: of the launch.
         grid: the blocks of the launch.
-        host: the Python line that launched it, or that an exception was raised at.
+        host: the Python line that launched it, or that an exception was raised at; of a launch the outermost, and
+            ``hosts`` are all of them, the innermost first.
         pid, rank: of the process that it is of; 0 and an empty text where it does not say.
         nbytes: of the allocation or access.
+        address: that was accessed, and ``near`` with ``near_bytes`` the allocation closest to it; 0 where not told.
+        pc: the instruction's address on the device, and ``sass`` those around it.
+        frames: the device's stack, the innermost first.
         details: more of what it says, in its own words.
         count: how often it was told, by as many threads of a kernel or ranks.
     """
@@ -64,9 +68,16 @@ class Complaint(msgspec.Struct, omit_defaults=True):
     thread: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     host: str = ""
+    hosts: list[str] = []
     pid: int = 0
     rank: str = ""
     nbytes: int = 0
+    address: int = 0
+    near: int = 0
+    near_bytes: int = 0
+    pc: int = 0
+    sass: list[str] = []
+    frames: list[str] = []
     details: list[str] = []
     count: int = 1
 
@@ -93,7 +104,8 @@ class Complaints:
     def add(self, told: Complaint) -> None:
         """Take in one."""
         told.text = told.text.strip()[:LONGEST_TEXT]
-        key = (told.teller.value, told.text, told.kernel, told.file, str(told.line), told.source, told.rank)
+        place = (told.kernel, told.file, str(told.line), str(told.near))
+        key = (told.teller.value, told.text, *place, told.source, told.rank)
         known = self._known.get(key)
         if known is not None:
             known.count += 1
@@ -105,6 +117,10 @@ class Complaints:
 
 
 MOST_DETAILS = 6
+MOST_FRAMES = 16
+MOST_INSTRUCTIONS = 32
+LONGEST_ADDRESS = 16
+"""Hexadecimal digits."""
 
 
 class OpenComplaint:

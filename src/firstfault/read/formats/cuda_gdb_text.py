@@ -4,33 +4,56 @@
 CUDA Exception: Warp Invalid Address Space
 The exception was triggered at PC 0x7f2adf7a4770  moe_align  (crash.py:11)
 #0  0x00007f2adf7a4780 in moe_align<<<(769,1,1),(128,1,1)>>> () at /data/demo/crash.py:11
+*      0      -   0    4 Active 0x0000000000000000000000000000000008 (769,1,1) (128,1,1) moe_align()
+=> 0x7f2adf7a4780 <moe_align+384>:	@P0 CCTL.IVALL
 """
 
 from __future__ import annotations
 
 import re
 
-from firstfault.read.formats.complaint import Complaint, Complaints, OpenComplaint, Teller, numbers
+from firstfault.read.formats.complaint import (
+    MOST_FRAMES,
+    MOST_INSTRUCTIONS,
+    Complaint,
+    Complaints,
+    OpenComplaint,
+    Teller,
+    numbers,
+)
+
+NO_EXCEPTION = "no exception: the kernel was running"
+"""The text of a core dump that was asked for."""
 
 _FOCUS = re.compile(
-    r"\[(?:Current focus set to|Switching focus to) CUDA kernel .{0,80}?"
+    r"\[(?:Current focus set to|Switching focus to|focus set to) CUDA kernel .{0,80}?"
     r"block \(([\d,]{1,40})\), thread \(([\d,]{1,40})\)"
 )
-_EXCEPTION = re.compile(r"CUDA Exception: (.{1,200})")
+_EXCEPTION = re.compile(r"(?:CUDA Exception: |received signal CUDA_EXCEPTION_\d{1,3}, )(.{1,200})")
+_OPENED = re.compile(r"Opening GPU coredump: (.{1,400})")
 _PC = re.compile(
-    r"The exception was triggered at PC 0x[0-9a-f]{1,16}\s+(?P<kernel>\S.{0,400}?)"
-    r"(?:\s+\((?P<file>[^():]{1,400}):(?P<line>\d{1,9})\))?\s*$"
+    r"The exception was triggered at PC 0x(?P<pc>[0-9a-f]{1,16})\s+(?P<kernel>\S.{0,400}?)"
+    r"(?:\s+\((?P<file>[^():]{1,400}):(?P<line>\d{1,9})(?: in [^()]{1,400})?\))?\s*$"
 )
-_FRAME = re.compile(r"#0\s+(?:0x[0-9a-f]{1,16} in )?(?P<kernel>.{1,400}?)<<<\((?P<grid>[\d,]{1,40})\),\(")
+_ANY_FRAME = re.compile(r"#(?P<at>\d{1,4})\s+(?:0x[0-9a-f]{1,16} in )?(?P<what>\S.{0,600})")
+_FRAME = re.compile(r"#0\s+(?:0x(?P<pc>[0-9a-f]{1,16}) in )?(?P<kernel>.{1,400}?)<<<\((?P<grid>[\d,]{1,40})\),\(")
 _NAMED = re.compile(r"\) at (?P<file>\S{1,400}):(?P<line>\d{1,9})\s*$")
+_KERNEL = re.compile(
+    r"\*\s+\d{1,9}\s+\S{1,12}\s+\d{1,4}\s+\d{1,20}\s+\w{1,20}\s+0x[0-9a-f]{1,80}\s+\((?P<grid>[\d,]{1,40})\)\s+"
+    r"\([\d,]{1,40}\)\s+(?P<kernel>\S.{0,400}?)\((?:[^()]|\([^()]{0,80}\)){0,400}\)\s*$"
+)
+_INSTRUCTION = re.compile(
+    r"(?P<now>=>|\*>)?\s*(?P<pc>0x[0-9a-f]{1,16}) <(?P<where>[^>]{1,400}\+?\d{0,12})>:\s+(?P<what>\S.{0,200})"
+)
 
 
 class CudaGdbText(OpenComplaint):
-    """The exception of a core dump, with the kernel and the thread that had it."""
+    """The exception of a core dump, with the kernel and the thread that had it, and the code around it."""
 
     def __init__(self, found: Complaints) -> None:
         super().__init__(found)
         self._focus: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._last = -1
 
     def take(self, number: int, line: str) -> None:
         """Look at a line."""
@@ -39,15 +62,59 @@ class CudaGdbText(OpenComplaint):
             if self._open is not None and not self._open.block:
                 self._open.block, self._open.thread = self._focus
         elif match := _EXCEPTION.search(line):
+            self._begin(match[1], number)
+        elif _OPENED.match(line):
+            self._begin(NO_EXCEPTION, number)
+        elif self._open is not None:
+            self._more(self._open, line)
+
+    def end(self) -> None:
+        """Give out the failure that was being read; a core dump that tells of no kernel is none."""
+        if self._open is not None and self._open.text == NO_EXCEPTION and not self._open.kernel:
+            self._open = None
+        super().end()
+
+    def _begin(self, text: str, number: int) -> None:
+        """An exception follows the opening of the dump that it is of; of a process it is told twice."""
+        text = text.rstrip(". ")
+        if self._open is not None and not self._open.frames and self._open.text in (NO_EXCEPTION, text):
+            self._open.text = text
+        else:
             self.end()
-            self._open = Complaint(Teller.GDB, match[1], number, block=self._focus[0], thread=self._focus[1])
-        elif self._open is not None and (match := _PC.match(line)):
-            self._open.kernel, self._open.file = match["kernel"], match["file"] or ""
-            self._open.line = int(match["line"] or 0)
-        elif self._open is not None and (match := _FRAME.match(line)):
-            self._frame(self._open, match, line)
+            self._open = Complaint(Teller.GDB, text, number)
+        self._open.block, self._open.thread = self._focus
+        self._last = -1
+
+    def _more(self, told: Complaint, line: str) -> None:
+        """A line that tells more of the open one."""
+        if match := _PC.match(line):
+            told.kernel, told.file = match["kernel"], match["file"] or ""
+            told.line, told.pc = int(match["line"] or 0), int(match["pc"], 16)
+        elif match := _ANY_FRAME.match(line):
+            self._frame(told, match, line)
+        elif match := _KERNEL.match(line):
+            told.kernel, told.grid = told.kernel or match["kernel"], told.grid or numbers(match["grid"])
+        elif (match := _INSTRUCTION.match(line)) and len(told.sass) < MOST_INSTRUCTIONS:
+            _add_instruction(told, match)
 
     def _frame(self, told: Complaint, match: re.Match[str], line: str) -> None:
-        told.kernel, told.grid = told.kernel or match["kernel"], numbers(match["grid"])
-        if (named := _NAMED.search(line)) and not told.file:
-            told.file, told.line = named["file"], int(named["line"])
+        """A frame of the stack; what comes again from the outermost on is another look at the same."""
+        at = int(match["at"])
+        if at == self._last + 1 and at == len(told.frames) < MOST_FRAMES:
+            told.frames.append(match["what"].strip())
+            self._last = at
+        if top := _FRAME.match(line):
+            told.kernel, told.grid = told.kernel or top["kernel"], numbers(top["grid"])
+            if (named := _NAMED.search(line)) and not told.file:
+                told.file, told.line = named["file"], int(named["line"])
+
+
+def _add_instruction(told: Complaint, match: re.Match[str]) -> None:
+    """One instruction, in the order of their addresses; the one that failed is marked."""
+    pc = int(match["pc"], 16)
+    failed = pc == told.pc if told.pc else match["now"] is not None
+    text = f"{'=>' if failed else '  '} {match['pc']} <{match['where']}>: {match['what'].strip()}"
+    known = {line[3:].split(" ", 1)[0] for line in told.sass}
+    if match["pc"] not in known:
+        told.sass.append(text)
+        told.sass.sort(key=lambda line: int(line[3:].split(" ", 1)[0], 16))

@@ -25,7 +25,7 @@ from firstfault.read.formats import dump_values, safetensors_file, torch_archive
 from firstfault.read.formats.kernel_api_log import FLASHINFER, forget_lost
 from firstfault.read.formats.saved_tensor import SavedTensor
 from firstfault.read.tensors import saved_inputs, tensors
-from firstfault.record import layout, schema
+from firstfault.record import layout, partial, schema
 from firstfault.record.plain import plain_text
 
 FLASHINFER_METADATA = "metadata.jsonl"
@@ -68,7 +68,7 @@ def _age(dump: Path) -> tuple[str, str]:
 
 
 @dataclass
-class _Dump:
+class Dump:
     """One dump's metadata, whoever wrote it."""
 
     folder: Path
@@ -80,18 +80,22 @@ class _Dump:
 
     @property
     def op(self) -> str:
+        """The operator's name."""
         return plain_text(str(self.metadata.get("function_name") or self._named[2]))
 
     @property
     def pid(self) -> int:
+        """The process's id."""
         return self.number("process_id", self._named[1])
 
     @property
     def time(self) -> int:
+        """When the call began, in nanoseconds since the epoch."""
         return _nanoseconds(str(self.metadata.get("timestamp") or self._named[0]))
 
     @property
     def is_flashinfer(self) -> bool:
+        """Whether FlashInfer wrote it."""
         return "tensor_info" in self.metadata or exists(self.folder / FLASHINFER_METADATA)
 
     @property
@@ -122,7 +126,7 @@ class DumpFolder:
         """Each dump as a call and what became of it."""
         for index, folder in enumerate(self._folders, 1):
             advance(1)
-            dump = _Dump(folder, self._metadata(folder))
+            dump = Dump(folder, self.metadata(folder))
             for record in self._records(dump, index):
                 yield Event(f"pid {dump.pid}", record)
 
@@ -130,7 +134,7 @@ class DumpFolder:
         """The folders of the dumps, in the order of their calls."""
         return dumps_in(self.path)
 
-    def _records(self, dump: _Dump, index: int) -> Iterator[schema.Record]:
+    def _records(self, dump: Dump, index: int) -> Iterator[schema.Record]:
         call = self._call(dump, index)
         yield call
         yield schema.Dump(call.n, "inputs", str(dump.folder))
@@ -141,14 +145,14 @@ class DumpFolder:
             yield schema.Raise(call.n, 0, kind, message)
         elif dump.completed:
             self._close(dump, call)
-            out = dump_values.result(dump.metadata, self._tensors(dump.folder, "outputs"))
+            out = dump_values.result(dump.metadata, self.saved(dump.folder, "outputs"))
             yield schema.Return(call.n, 0, described=True, out=out, mutated=_mutated(dump, call))
         elif not dump.metadata:
             self.problems.add(f"{dump.folder.name} is half-written: it has no metadata")
 
-    def _call(self, dump: _Dump, index: int) -> schema.Call:
+    def _call(self, dump: Dump, index: int) -> schema.Call:
         n, tid = dump.number("call_number", index), dump.number("thread_id", 0)
-        args, kwargs = dump_values.arguments(dump.metadata, self._tensors(dump.folder, "inputs"))
+        args, kwargs = dump_values.arguments(dump.metadata, self.saved(dump.folder, "inputs"))
         target = FLASHINFER if dump.is_flashinfer else TARGET
         stack = self._open.setdefault((dump.pid, tid), [])
         if target == FLASHINFER:
@@ -158,10 +162,11 @@ class DumpFolder:
         del stack[:-_MOST_OPEN]
         return schema.Call(n, dump.time, dump.op, target, parent, tid, args=args, kwargs=kwargs)
 
-    def _close(self, dump: _Dump, call: schema.Call) -> None:
+    def _close(self, dump: Dump, call: schema.Call) -> None:
         self._open[dump.pid, call.tid].remove((call.n, call.op))
 
-    def _tensors(self, folder: Path, side: str) -> dict[str, SavedTensor]:
+    def saved(self, folder: Path, side: str) -> dict[str, SavedTensor]:
+        """The tensors of one side, ``inputs`` or ``outputs``, by key."""
         try:
             if exists(folder / _SIDES[side]):
                 saved = torch_archive.read(folder / _SIDES[side])
@@ -174,7 +179,8 @@ class DumpFolder:
             self.problems.add(str(error))
         return {}
 
-    def _metadata(self, folder: Path) -> dict[str, Any]:
+    def metadata(self, folder: Path) -> dict[str, Any]:
+        """What the metadata of a dump says; empty where there is none that can be read."""
         for name, decode in ((layout.METADATA, decoded), (FLASHINFER_METADATA, _last_line)):
             if not exists(folder / name):
                 continue
@@ -189,7 +195,7 @@ class DumpFolder:
         return {}
 
 
-def _mutated(dump: _Dump, call: schema.Call) -> list[str]:
+def _mutated(dump: Dump, call: schema.Call) -> list[str]:
     """The arguments that a call changed, called what a recording calls them: ``arg[0][1]`` for ``mutated_arg_0_1``."""
     keys = dump.metadata.get("mutated_tensor_keys")
     if not isinstance(keys, list):
@@ -198,6 +204,15 @@ def _mutated(dump: _Dump, call: schema.Call) -> list[str]:
     named = dict(zip((key for key, _ in saved_inputs(call)), labels, strict=True))
     saved = [plain_text(str(key)).removeprefix("mutated_") for key in keys]
     return [named.get(key, key) for key in saved]
+
+
+def partial_of(dump: Path) -> dict[str, partial.Partial]:
+    """By key, what a dump holds of the tensors that it does not hold whole; empty where its metadata cannot be read."""
+    try:
+        metadata = decoded(read_whole(dump / layout.METADATA, LARGEST_METADATA))
+    except (UnreadableInput, OSError, ValueError, RecursionError, MemoryError):
+        return {}
+    return partial.decoded(metadata.get("partial")) if isinstance(metadata, dict) else {}
 
 
 def decoded(data: bytes) -> object:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -34,15 +34,36 @@ def arguments(
     metadata: dict[str, Any], saved: Mapping[str, SavedTensor]
 ) -> tuple[list[schema.Value], dict[str, schema.Value]]:
     """Positional and named arguments; a positional one that is not known at all is None."""
+    found = keyed_arguments(metadata, saved)
+    return found.positional, found.named
+
+
+class Keyed(NamedTuple):
+    """The arguments of a call, or its result as the only positional one, and where their tensors are saved.
+
+    Attributes:
+        positional, named: the values.
+        keys: by ``id`` of a tensor's description, the key that it is saved under; empty for a dump of ours, which
+            tells that by the path to each.
+    """
+
+    positional: list[schema.Value]
+    named: dict[str, schema.Value]
+    keys: dict[int, str]
+
+
+def keyed_arguments(metadata: dict[str, Any], saved: Mapping[str, SavedTensor]) -> Keyed:
+    """The same, with the keys of their tensors."""
     recorded = _recorded(metadata.get("args") or [], metadata.get("kwargs") or {})
     if "args" in metadata and recorded is not None:
-        return recorded
+        return Keyed(*recorded, {})
     restored = _Restored(_object(metadata.get("input_metadata")), saved, _object(metadata.get("tensor_details")))
     keys = restored.keys
     positional = [restored.value(f"arg_{index}") for index in range(_count_of(_POSITIONAL, keys))]
     named = {key.removesuffix(_CONTAINER): None for key in keys if key.startswith("kwarg_")}
     inside = _inside([*named], {key.removesuffix(_CONTAINER) for key in keys if key.endswith(_CONTAINER)})
-    return positional, {key.removeprefix("kwarg_"): restored.value(key) for key in named if key not in inside}
+    by_name = {key.removeprefix("kwarg_"): restored.value(key) for key in named if key not in inside}
+    return Keyed(positional, by_name, restored.by_identity)
 
 
 def _inside(keys: list[str], containers: set[str]) -> set[str]:
@@ -59,16 +80,21 @@ def _inside(keys: list[str], containers: set[str]) -> set[str]:
 
 def result(metadata: dict[str, Any], saved: Mapping[str, SavedTensor]) -> schema.Value:
     """What the call returned."""
+    return keyed_result(metadata, saved).positional[0]
+
+
+def keyed_result(metadata: dict[str, Any], saved: Mapping[str, SavedTensor]) -> Keyed:
+    """The same, with the keys of its tensors."""
     recorded = _recorded([metadata.get("result")], {})
     if metadata.get("result") is not None and recorded is not None:
-        return recorded[0][0]
+        return Keyed(*recorded, {})
     restored = _Restored(_object(metadata.get("output_metadata")), saved, _object(metadata.get("tensor_details")))
     keys = restored.keys
     count = _count_of(_RESULT, keys)
     if "result" in keys or f"result{_CONTAINER}" in keys or not count:
-        return restored.value("result")
+        return Keyed([restored.value("result")], {}, restored.by_identity)
     items = [restored.value(f"result_{index}") for index in range(count)]  # FlashInfer's tuple
-    return schema.Sequence("tuple", len(items), items)
+    return Keyed([schema.Sequence("tuple", len(items), items)], {}, restored.by_identity)
 
 
 def _count_of(pattern: re.Pattern[str], keys: list[str]) -> int:
@@ -97,6 +123,11 @@ class _Restored:
         self.tensors: dict[str, schema.Tensor] = {key: tensor.described() for key, tensor in saved.items()}
         for key, detail in details.items():
             self._complete(key, detail, only_known=bool(saved))
+
+    @property
+    def by_identity(self) -> dict[int, str]:
+        """The keys of the tensors by ``id`` of their descriptions, which are those in the values."""
+        return {id(tensor): key for key, tensor in self.tensors.items()}
 
     @property
     def keys(self) -> list[str]:

@@ -37,7 +37,8 @@ class FlashInferSession(DumpFolder):
                 _take(line, self._session, self.problems)
         return [self.path.parent / name for name in self._session]
 
-    def _metadata(self, folder: Path) -> dict[str, Any]:
+    def metadata(self, folder: Path) -> dict[str, Any]:
+        """What the session says of a dump."""
         return self._session[folder.name]
 
 

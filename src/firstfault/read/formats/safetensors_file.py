@@ -8,7 +8,7 @@ Format: https://huggingface.co/docs/safetensors. Strides are lost in it: everyth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -53,6 +53,22 @@ def read(path: Path) -> dict[str, SavedTensor]:
     """
     with open_regular(path) as file:
         return {key: found.saved for key, found in _tensors(file, path).items()}
+
+
+def raw(path: Path) -> Iterator[tuple[str, SavedTensor, bytes]]:
+    """The tensors of a file, each with its key and its bytes.
+
+    Raises:
+        UnreadableInput: it is no such file, or it is damaged.
+    """
+    with open_regular(path) as file:
+        for key, (saved, begin) in _tensors(file, path).items():
+            file.seek(begin)
+            nbytes = math.prod(saved.shape) * element_size(saved.dtype)
+            data = file.read(nbytes)
+            if len(data) != nbytes:
+                raise UnreadableInput(f"{path} is shorter than it claims")
+            yield key, saved, data
 
 
 def add_statistics(path: Path, described: Mapping[str, schema.Tensor]) -> None:

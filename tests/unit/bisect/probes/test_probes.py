@@ -213,6 +213,6 @@ def test_tokens_of_answers(tmp_path: Path) -> None:
     ]
 
 
-def test_answers_without_log_probabilities_say_what_to_ask_for(tmp_path: Path) -> None:
-    with pytest.raises(NoAnswer, match="return_logprob"):
+def test_answers_without_log_probabilities_are_no_answer(tmp_path: Path) -> None:
+    with pytest.raises(NoAnswer, match="asked for"):
         parse("logprobs", serve=True).read(answered(tmp_path / "a.jsonl", [{"text": "x"}]))

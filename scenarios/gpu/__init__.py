@@ -1,0 +1,1 @@
+"""Faults on a GPU, each with the chain of evidence that it should lead to."""
