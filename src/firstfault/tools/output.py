@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 from collections.abc import Sequence
 
 from firstfault.errors import FirstFaultError
-
-LARGEST = 4 * 2**20
-"""Bytes that are kept."""
+from firstfault.tools.captured import captured
+from firstfault.tools.runner import CannotStart
 
 
 class ToolFailed(FirstFaultError):
@@ -22,16 +21,12 @@ def output(command: Sequence[str], seconds: float) -> str:
         ToolFailed: it is not there, did not end in time, or failed.
     """
     try:
-        done = subprocess.run(  # noqa: S603 -- fixed words of ours
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-        )
-    except FileNotFoundError:
-        raise ToolFailed(f"there is no {command[0]}; install it, or leave it") from None
-    except subprocess.TimeoutExpired:
-        raise ToolFailed(f"{command[0]} did not end in {seconds:g} s") from None
-    except OSError as error:
-        raise ToolFailed(f"cannot run {command[0]}: {error.strerror}") from None
-    if done.returncode:
-        said = done.stderr[-500:].decode("utf-8", "replace").strip().replace("\n", "; ")
-        raise ToolFailed(f"{command[0]} failed: {said or f'exit status {done.returncode}'}")
-    return done.stdout[:LARGEST].decode("utf-8", "replace")
+        done = captured(command, os.environ, seconds)
+    except CannotStart as error:
+        raise ToolFailed(str(error)) from None
+    if done.timed_out:
+        raise ToolFailed(f"{command[0]} did not end in {seconds:g} s")
+    if done.exit_status != 0:
+        said = done.stderr[-500:].strip().replace("\n", "; ")
+        raise ToolFailed(f"{command[0]} failed: {said or f'exit status {done.exit_status}'}")
+    return done.stdout
