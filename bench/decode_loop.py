@@ -117,7 +117,8 @@ def child(tool: str, mode: str) -> None:
         without, with_it = run(False), run(True)
         shares.append(with_it / without)
         bare.append(without)
-    print(f"{statistics.median(shares) * 100:.1f} % ({statistics.median(bare):.0f} tokens/s)")
+    told = f", {in_c()}" if tool == BLACK_BOX and mode == "eager" else ""
+    print(f"{statistics.median(shares) * 100:.1f} % ({statistics.median(bare):.0f} tokens/s{told})")
 
 
 class Switch:
@@ -197,12 +198,22 @@ def graph(model: Any, switch: Switch) -> Callable[[bool], float]:
     return run
 
 
+def in_c() -> str:
+    """How much of what this process has recorded was written in C."""
+    from firstfault.capture import recorder
+
+    short = recorder._current.in_c if recorder._current is not None else None
+    if short is None or short.box is None:
+        return "written in Python"
+    return f"{100 * short.box.here / max(1, short.box.here + short.box.left):.1f} % of it written in C"
+
+
 def parts() -> str:
     """What one marker takes, and one call of a black box, with markers and without."""
     import torch
 
     from firstfault import debug_kernel_api
-    from firstfault.capture import compiled, recorder
+    from firstfault.capture import recorder
 
     def call(x: Any, weight: Any, eps: float) -> Any:
         return x
@@ -225,7 +236,7 @@ def parts() -> str:
     return (
         f"One marker takes {marker:.2f} µs of the host, and finding its stream {place:.2f}; a call of the black box "
         f"(three arguments, one result) with metadata {without:.2f} µs, and {with_markers:.2f} with both its markers; "
-        f"written in {'C' if compiled.crossing is not None else 'Python'}{asked}."
+        f"{in_c()}{asked}."
     )
 
 

@@ -38,6 +38,8 @@ class Call:
     def raised(self, error: BaseException) -> None: ...
 
 class Box:
+    here: int
+    left: int
     def __init__(
         self, *, recorder: Any, slow: Any, threads: Any, cursor: Cursor, counter: Counter, cuda: dict[str, Any]
     ) -> None: ...

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.capture import boundary, compiled, contracts, repeats
+from firstfault.capture import boundary, compiled, contracts, recorder, repeats
 from firstfault.read.events import Replayed
 from firstfault.read.formats.recording import Recording as Read
 from firstfault.record import layout, schema
@@ -273,3 +273,21 @@ def test_a_contract_that_is_declared_late_holds_from_then_on(record: Record, mon
     contracts.contract("pkg.align", 0, finite=True)
     call(torch.zeros(3))
     assert len(list(found.folder.glob(f"*/{layout.CONTRACTS}"))) == 1
+
+
+def test_what_repeats_is_written_in_c(record: Record) -> None:
+    """Otherwise all else here would hold without it."""
+    record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda x, weight, eps, *more, **named: (x, eps), "pkg.op")
+    assert recorder._current is None
+    for turn in range(6):
+        x = torch.ones(2)
+        call(x, torch.nn.Parameter(torch.ones(3)), 1e-6, x, [x, 1], None, "text", True, mode="a", scale=x)
+        assert recorder._current is not None
+        in_c: Any = recorder._current.in_c
+        if compiled.crossing is None:
+            assert in_c is None or in_c.box is None
+        elif turn == 2:
+            before = in_c.box.here, in_c.box.left
+    if compiled.crossing is not None:
+        assert (in_c.box.here - before[0], in_c.box.left - before[1]) == (6, 0)

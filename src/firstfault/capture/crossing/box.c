@@ -182,6 +182,12 @@ static PyObject *keep_output(PyObject *self, PyObject *args)
     return keep(&((Box *)self)->outputs, &where, &result, 1, compared, known);
 }
 
+static PyMemberDef box_members[] = {
+    {"here", T_ULONGLONG, offsetof(Box, here), READONLY, NULL},
+    {"left", T_ULONGLONG, offsetof(Box, left), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyMethodDef box_methods[] = {
     {"keep_inputs", keep_inputs, METH_VARARGS, NULL},
     {"keep_output", keep_output, METH_VARARGS, NULL},
@@ -199,4 +205,5 @@ PyTypeObject BoxType = {
     .tp_traverse = box_traverse,
     .tp_clear = box_clear,
     .tp_methods = box_methods,
+    .tp_members = box_members,
 };

@@ -525,6 +525,7 @@ int box_begin(Box *box, Thread *thread, const Given *given, PyFrameObject *frame
 {
     Begin begin;
     if (!is_for_here(box, given)) {
+        box->left++;
         return 0;
     }
     thread->busy = 1;
@@ -541,6 +542,8 @@ int box_begin(Box *box, Thread *thread, const Given *given, PyFrameObject *frame
         (void)leave(*begun);
         Py_CLEAR(*begun);
     }
+    box->here += done == 1;
+    box->left += done != 1;
     thread->busy = 0;
     return done;
 }
@@ -674,6 +677,8 @@ int call_returned(Call *call, PyObject *result)
         done = return_known(call, result, &record);
     }
     call->thread->busy = 0;
+    call->box->here += done != 0;
+    call->box->left += done == 0;
     if (done) {
         return status;
     }

@@ -175,6 +175,7 @@ typedef struct {
     int used, oldest;
     char closed, in_graphs;
     uint64_t serial;
+    unsigned long long here, left; /* sides of calls that were written here, and that were left to Python */
     PyObject *mutates, *mutated; /* what a call was last declared to change, and that as JSON */
     Looks inputs, outputs;
 } Box;
