@@ -55,7 +55,9 @@ BAD_IDS: list[schema.Record] = [
 def test_the_call_that_made_bad_ids_of_good_logits() -> None:
     found = judged(BAD_IDS, "arg[0]")
     assert (found.blamed, found.blamed_op, len(found.producers)) == (2, "topk", 1)
-    assert found.bad == "holds expert ids from 0 to 1073741860, and they must be below 128, arg[1], the number of experts"
+    assert (
+        found.bad == "holds expert ids from 0 to 1073741860, and they must be below 128, arg[1], the number of experts"
+    )
     [one] = found.producers
     assert (one.inputs, one.output, one.by) == (Held.GOOD, Held.BAD, "values")
 
@@ -72,7 +74,10 @@ def test_one_that_does_what_its_reference_does_is_cleared() -> None:
 def test_every_producer_cleared_leaves_the_one_that_nobody_wrote() -> None:
     found = judged(BAD_IDS, "arg[0]", {n: reference(Verdict.MATCH) for n in (1, 2)})
     assert found.blamed == 0
-    assert found.text == "every recorded producer does what its reference does; no recorded call wrote arg[0] of router (call 1)"
+    assert (
+        found.text
+        == "every recorded producer does what its reference does; no recorded call wrote arg[0] of router (call 1)"
+    )
 
 
 def test_itself_in_more_digits_clears_nobody() -> None:
