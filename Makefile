@@ -42,9 +42,9 @@ bench: $(READY)
 	$(BIN)/python bench/overhead.py
 
 clean:
-	rm -rf $(VENV) .e2e .peers .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .e2e .peers .mypy_cache .ruff_cache .import_linter_cache build src/firstfault/capture/_crossing.*.so
 
-$(READY): requirements-dev.txt pyproject.toml
+$(READY): requirements-dev.txt pyproject.toml $(wildcard src/firstfault/capture/crossing/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

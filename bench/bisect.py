@@ -27,6 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,24 +36,26 @@ import torch
 
 from firstfault import __version__
 from firstfault.bisect.backends.sglang_fl import PLUGIN
-from firstfault.bisect.precision import Options
+from firstfault.bisect.options import Options
 from firstfault.bisect.probes.logprobs import Logprobs
 from firstfault.bisect.probes.probe import Output
 from firstfault.bisect.programs import files
 from firstfault.bisect.run import Asked, bisected
 from firstfault.bisect.trials import Variables
 
-HERE = Path(__file__).parent
-PROGRAM = HERE / "programs" / "switched_model.py"
-RESULTS = HERE / "results" / "bisect.md"
-OUT = "{dir}/logprobs.npz"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
 
-sys.path.insert(0, str(PROGRAM.parent))
-import switched_model
+from bench.programs import switched_model
+
+PROGRAM = ROOT / "bench" / "programs" / "switched_model.py"
+RESULTS = ROOT / "bench" / "results" / "bisect.md"
+OUT = "{dir}/logprobs.npz"
 
 FUSED = tuple(f"fused {name}" for name in switched_model.FUSED_CLASSES)
 ATEN = tuple(f"aten {name}" for name in sorted(switched_model.ATEN))
-CALLED_BEFORE = ("fused rms_norm", "fused rotary_embedding", "fused mrotary_embedding", "fused fused_add_rms_norm")
+CALLED_LAST = {"fused gemma_rms_norm", "aten log_softmax"}
+"""Operators that nothing is called behind, so that none can misread what they leave."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,13 @@ class Kind:
         title: what it is called in the table.
         plant: makes one, by chance.
         searched: among how many operators a single culprit is, 0 where no bound on the runs is asked for.
+        real: whether it is bisected with processes of its own too.
     """
 
     title: str
     plant: Callable[[random.Random], switched_model.Plant]
     searched: int = 0
+    real: bool = True
 
     @property
     def bound(self) -> int | None:
@@ -80,9 +85,10 @@ def _size(chance: random.Random) -> float:
 
 
 def _pair(chance: random.Random) -> tuple[str, ...]:
-    """Two operators of one layer, the first of which is called before the second is called for the last time."""
-    one, two = chance.sample(FUSED if chance.random() < 0.5 else ATEN, 2)
-    return one, two
+    """Two operators of one layer, the second of which misreads what the first one leaves."""
+    layer = FUSED if chance.random() < 0.5 else ATEN
+    first = chance.choice([name for name in layer if name not in CALLED_LAST])
+    return first, chance.choice([name for name in layer if name != first])
 
 
 KINDS = {
@@ -93,9 +99,11 @@ KINDS = {
     "stochastic": Kind("30 % of runs", lambda chance: switched_model.Plant((chance.choice(FUSED + ATEN),), 0.05, 0.3)),
     "null": Kind("nothing planted", lambda chance: switched_model.Plant()),
     "noisy": Kind(
-        "one, in noise", lambda chance: switched_model.Plant((chance.choice(FUSED + ATEN),), _size(chance), noise=1e-5)
+        "one, in noise",
+        lambda chance: switched_model.Plant((chance.choice(FUSED + ATEN),), _size(chance), noise=1e-5),
+        real=False,
     ),
-    "noisy null": Kind("nothing, in noise", lambda chance: switched_model.Plant(noise=1e-5)),
+    "noisy null": Kind("nothing, in noise", lambda chance: switched_model.Plant(noise=1e-5), real=False),
 }
 
 
@@ -152,11 +160,12 @@ class Outcome:
 
 @dataclass
 class Tally:
-    """All bisections of a kind; ``real`` is the one with processes of its own."""
+    """All bisections of a kind; ``real`` is the one with processes of its own, ``waiting`` while it is not done."""
 
     kind: Kind
     outcomes: list[Outcome] = field(default_factory=list)
     real: Outcome | None = None
+    waiting: bool = False
     seconds: float = 0.0
 
 
@@ -164,7 +173,9 @@ def once(model: switched_model.Model, plant: switched_model.Plant, chance: rando
     """Bisect a plant in this process."""
     probe = Logprobs(OUT)
     program = InProcess(model, plant, chance)
-    found = bisected(Asked(folder, ["switched_model"], program, probe, PLUGIN, {}, Options(), 2000), lambda trial: None)
+    found = bisected(
+        Asked(folder, ["switched_model"], program, probe, PLUGIN, {}, {}, Options(), 2000), lambda trial: None
+    )
     off, on = (_tokens(folder, found.steps, key) for key in ("all off", "fused all; aten all"))
     return Outcome(plant, found.verdict.value, [one.operators for one in found.culprits], found.runs, off == on)
 
@@ -177,17 +188,37 @@ def _tokens(folder: Path, steps: Any, key: str) -> list[int]:
         return [int(token) for token in saved["logprobs"].argmax(-1)]
 
 
-def really(plant: switched_model.Plant, folder: Path) -> Outcome:
+def really(plant: switched_model.Plant) -> Outcome:
     """Bisect a plant by the command line, with a process for every run."""
     words = {"operators": plant.operators, "size": plant.size, "rate": plant.rate, "noise": plant.noise}
     program = [sys.executable, str(PROGRAM), "--out", OUT, "--plant", json.dumps(words)]
-    command = [sys.executable, "-m", "firstfault", "bisect", "precision", "--probe", f"logprobs:{OUT}", "--json"]
-    command += ["--dir", str(folder), "--", *program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "firstfault",
+        "bisect",
+        "precision",
+        "--probe",
+        f"logprobs:{OUT}",
+        "--json",
+        "--plugin",
+        "sglang",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        command += ["--dir", str(Path(folder) / "bisection"), "--", *program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
-        raise SystemExit(done.stderr)
+        raise RuntimeError(done.stderr)
     found = json.loads(done.stdout)
     return Outcome(plant, found["verdict"], [one["operators"] for one in found["culprits"]], found["runs"])
+
+
+def real_ones(names: Iterable[str], seed: int) -> dict[str, Future[Outcome]]:
+    """Bisections by the command line, four at a time, the longest last."""
+    pool = ThreadPoolExecutor(4)
+    kept = sorted((name for name in names if KINDS[name].real), key=lambda name: name == "stochastic")
+    plants = {name: KINDS[name].plant(random.Random(f"{seed} {name}")) for name in kept}
+    return {name: pool.submit(really, plant) for name, plant in plants.items()}
 
 
 def document(tallies: Iterable[Tally], facts: dict[str, str]) -> str:
@@ -222,7 +253,8 @@ def _row(tally: Tally) -> str:
     spread = f"{statistics.median(runs):g} ({min(runs)} … {max(runs)})"
     bound = tally.kind.bound
     held = "" if bound is None else f"{bound}: {'kept' if max(runs) <= bound else '**exceeded**'}"
-    real = "" if tally.real is None else f"{'right' if tally.real.right else '**wrong**'}, {tally.real.runs} runs"
+    pending = "not finished" if tally.waiting else ""
+    real = pending if tally.real is None else f"{'right' if tally.real.right else '**wrong**'}, {tally.real.runs} runs"
     mark = f"{right} of {len(outcomes)}" if right >= needed else f"**{right} of {len(outcomes)}**"
     return f"| {tally.kind.title} | {mark} | {needed} | {spread} | {held} | {real} | {tally.seconds:.0f} s |"
 
@@ -236,23 +268,34 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print the page, and write none")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    model = switched_model.Model()
-    tallies = []
-    for name in given.kinds.split(","):
-        tally = Tally(KINDS[name])
-        tallies.append(tally)
-        began = time.monotonic()
-        for at in range(given.times):
-            chance = random.Random(f"{given.seed} {name} {at}")
-            with tempfile.TemporaryDirectory() as folder:
-                tally.outcomes.append(once(model, tally.kind.plant(chance), chance, Path(folder) / "bisection"))
-            if not tally.outcomes[-1].right:
-                print(f"{name}: {tally.outcomes[-1]}", file=sys.stderr)
-        tally.seconds = time.monotonic() - began
-        if not given.no_processes:
-            with tempfile.TemporaryDirectory() as folder:
-                tally.real = really(tally.kind.plant(random.Random(f"{given.seed} {name}")), Path(folder) / "bisection")
-        print(_row(tally), file=sys.stderr)
+    names = given.kinds.split(",")
+    real = {} if given.no_processes else real_ones(names, given.seed)
+    tallies = [Tally(KINDS[name], waiting=name in real) for name in names]
+    for tally, name in zip(tallies, names, strict=True):
+        _many(tally, name, given)
+    _write(tallies, given)  # the others take long: what is there already is not lost with them
+    for name, future in sorted(real.items(), key=lambda item: item[0] == "stochastic"):
+        tally = tallies[names.index(name)]
+        tally.real, tally.waiting = future.result(), False
+        print(f"{name}: {tally.real}", file=sys.stderr)
+        _write(tallies, given)
+    raise SystemExit(any(sum(one.right for one in tally.outcomes) < 0.95 * len(tally.outcomes) for tally in tallies))
+
+
+def _many(tally: Tally, name: str, given: argparse.Namespace) -> None:
+    """Bisect a kind many times in this process."""
+    model, began = switched_model.Model(), time.monotonic()
+    for at in range(given.times):
+        chance = random.Random(f"{given.seed} {name} {at}")
+        with tempfile.TemporaryDirectory() as folder:
+            tally.outcomes.append(once(model, tally.kind.plant(chance), chance, Path(folder) / "bisection"))
+        if not tally.outcomes[-1].right:
+            print(f"{name}: {tally.outcomes[-1]}", file=sys.stderr)
+    tally.seconds = time.monotonic() - began
+    print(_row(tally), file=sys.stderr)
+
+
+def _write(tallies: list[Tally], given: argparse.Namespace) -> None:
     small = [one for tally in tallies if tally.kind is KINDS["small"] for one in tally.outcomes]
     same = sum(one.tokens for one in small)
     facts = {
@@ -262,14 +305,13 @@ def main() -> None:
     }
     if small:
         facts["faults of 1e-3"] = (
-            f"of {len(small)}, {same} leave every greedy token as it is: only log-probabilities show them"
+            f"{same} of {len(small)} leave every greedy token as it is, and show in log-probabilities"
         )
     page = document(tallies, facts)
     if given.dry:
         print(page)
     else:
         RESULTS.write_text(page)
-    raise SystemExit(any(sum(one.right for one in tally.outcomes) < 0.95 * len(tally.outcomes) for tally in tallies))
 
 
 if __name__ == "__main__":

@@ -160,7 +160,8 @@ def graph(model: Any, switch: Switch) -> Callable[[bool], float]:
     """A step captured into a CUDA graph; without a cache, whose length transformers asks the device for."""
     import torch
 
-    def captured(on: bool) -> torch.cuda.CUDAGraph:
+    def captured(on: bool) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
+        """The graph, and what its replays read: they would read whatever takes the place of tensors that are gone."""
         switch(on)
         token = torch.zeros(1, 1, dtype=torch.long, device=DEVICE)
         position = torch.zeros(1, 1, dtype=torch.long, device=DEVICE)
@@ -178,12 +179,12 @@ def graph(model: Any, switch: Switch) -> Callable[[bool], float]:
         made = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(made):
             step()
-        return made
+        return made, token, position
 
     graphs = {on: captured(on) for on in (True, False)}
 
     def run(on: bool) -> float:
-        made = graphs[on]
+        made, *_ = graphs[on]
         # Past what is patched, as it would be without recording.
         replay = made.replay if on else lambda: torch._C._CUDAGraph.replay(made)
         torch.cuda.synchronize()
@@ -201,7 +202,7 @@ def parts() -> str:
     import torch
 
     from firstfault import debug_kernel_api
-    from firstfault.capture import recorder
+    from firstfault.capture import compiled, recorder
 
     def call(x: Any, weight: Any, eps: float) -> Any:
         return x
@@ -220,9 +221,11 @@ def parts() -> str:
     ordinal, stream, _ = markers.place(0)
     marker = _per_call(lambda: markers._mark(ordinal, stream, 1))
     place = _per_call(lambda: markers.place(0))
+    asked = ", which asks the runtime itself" if all(markers.asked.runtime) else ""
     return (
         f"One marker takes {marker:.2f} µs of the host, and finding its stream {place:.2f}; a call of the black box "
-        f"(three arguments, one result) with metadata {without:.2f} µs, and {with_markers:.2f} with both its markers."
+        f"(three arguments, one result) with metadata {without:.2f} µs, and {with_markers:.2f} with both its markers; "
+        f"written in {'C' if compiled.crossing is not None else 'Python'}{asked}."
     )
 
 
@@ -271,8 +274,10 @@ def _decorator(tool: str) -> Callable[[Callable[..., Any], str], Callable[..., A
 
 
 def _environment(tool: str, folder: str) -> dict[str, str]:
-    chosen = TOOLS[tool] | {"FIRSTFAULT_DIR": f"{folder}/recording", "SGLANG_KERNEL_API_LOGDEST": f"{folder}/log"}
-    return os.environ | chosen | {"FLASHINFER_LOGDEST": f"{folder}/log"}
+    if tool.startswith("firstfault"):  # not a text log besides, which SGLang's variable would ask ours for too
+        return os.environ | TOOLS[tool] | {"FIRSTFAULT_DIR": f"{folder}/recording"}
+    log = f"{folder}/log"
+    return os.environ | TOOLS[tool] | {"SGLANG_KERNEL_API_LOGDEST": log, "FLASHINFER_LOGDEST": log}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,16 +9,19 @@ neighbours, so that a drift of the machine cancels. Writes ``results/triage_cost
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import psutil
 
+from firstfault.read.formats.prometheus_text import parse
 from firstfault.serving.client import Client
 from firstfault.serving.collect import Plan, collect
 from tests.e2e.engines import Server, serving
@@ -30,6 +33,9 @@ TOKENS = 64
 BLOCKS = 25
 PLAN = Plan(samples=2, interval=5.0)
 GOAL = 0.01
+BUNDLES = 8
+STAGES = ("process_input_requests", "get_next_batch_to_run", "process_queue", "run_batch", "process_batch_result")
+"""Of the scheduler's loop, those that work and do not wait."""
 
 
 class Clients:
@@ -68,7 +74,8 @@ def main() -> None:
             time.sleep(5.0)
             measured = [_block(server, clients, Path(folder) / f"b{index}", index % 2 == 1) for index in range(blocks)]
             clients.stop()
-    text = page(measured)
+            own = _own(server, Path(folder))
+    text = page(measured, *own)
     RESULTS.write_text(text)
     print(text)
 
@@ -90,7 +97,34 @@ def _cpu(server: Server) -> float:
     return sum(sum(one.cpu_times()[:2]) for one in every)
 
 
-def page(measured: list[tuple[float, float, int]]) -> str:
+def _own(server: Server, folder: Path) -> tuple[float, float]:
+    """Seconds that one bundle takes of the HTTP front's CPU, and of the scheduler's loop, on a server that idles.
+
+    The scheduler's are what delays other requests where the front has a core of its own; it counts them by itself.
+    """
+    began, front, loop = time.monotonic(), _front(server), _scheduler(server)
+    for index in range(BUNDLES):
+        collect(Client(server.url), folder / f"own{index}", Plan(samples=2, interval=0.5))
+    seconds, front, loop = time.monotonic() - began, _front(server) - front, _scheduler(server) - loop
+    idle_front, idle_loop = _front(server), _scheduler(server)  # an idle loop turns, and counts its turns
+    time.sleep(seconds)
+    idle_front, idle_loop = _front(server) - idle_front, _scheduler(server) - idle_loop
+    return (front - idle_front) / BUNDLES, (loop - idle_loop) / BUNDLES
+
+
+def _front(server: Server) -> float:
+    times = psutil.Process(server.process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def _scheduler(server: Server) -> float:
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
+        metrics = parse(answer.read().decode().split("\n"))
+    stages = (metrics.total("sglang:scheduler_stage_seconds_total", category=stage) or 0.0 for stage in STAGES)
+    return sum(stages)
+
+
+def page(measured: list[tuple[float, float, int]], front: float, scheduler: float) -> str:
     """The result as Markdown."""
     latency, cpu = _added(measured, 0), _added(measured, 1)
     requests = sum(block[2] for block in measured)
@@ -109,6 +143,11 @@ def page(measured: list[tuple[float, float, int]]) -> str:
             "| | mean | added in the ten seconds of a bundle | 95 % interval |",
             "|---|---|---|---|",
             *rows,
+            "",
+            f"One bundle by itself takes {front * 1000:.0f} ms of the HTTP front's CPU, two reads of `/metrics` as",
+            f"Prometheus makes them, and {scheduler * 1000:.1f} ms of the scheduler's loop (health checks' too):",
+            f"{scheduler / PLAN.interval:.2%} of the {PLAN.interval:.0f} s that it is taken over.",
+            f"The load average was {os.getloadavg()[2]:.0f} on {os.cpu_count()} cores, where the collector ran too.",
             "",
         ]
     )

@@ -37,7 +37,7 @@ UNDER = [
     ("race", Tool.RACECHECK, ("--racecheck-report", "hazard")),
     ("divergent_barrier", Tool.SYNCCHECK, ()),
 ]
-CRASHES = ("out_of_bounds", "misaligned", "shared_out_of_bounds")
+CRASHES = ("far_out_of_bounds", "misaligned", "shared_out_of_bounds")
 SECONDS = 60.0
 
 
@@ -52,7 +52,7 @@ def main() -> None:
             keep(out, name, sanitized(program, case, tool, options), Path(folder))
         for case in CRASHES:
             keep(out, f"cuda-gdb-core-{case}", dumped(program, case, Path(folder) / case), Path(folder))
-        keep(out, "cuda-gdb-run-out_of_bounds", debugged(program, "shared_out_of_bounds"), Path(folder))
+        keep(out, "cuda-gdb-run-shared_out_of_bounds", debugged(program, "shared_out_of_bounds"), Path(folder))
         keep(out, "cuda-gdb-core-never_ends", triggered(program, Path(folder) / "hang"), Path(folder))
 
 

@@ -154,3 +154,11 @@ def load(**values: Any) -> dict[str, Any]:
         "waiting_tokens": "num_waiting_uncached_tokens",
     }
     return {long.get(name, name): value for name, value in values.items()}
+
+
+def work(prompt: float, decode: float) -> dict[str, float]:
+    """SGLang's counters of work."""
+    return {
+        'sglang:realtime_tokens_total{mode="prefill_compute",tp_rank="0"}': prompt,
+        'sglang:realtime_tokens_total{mode="decode",tp_rank="0"}': decode,
+    }

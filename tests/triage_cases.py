@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from firstfault.diagnose.serving.signal import Problem
-from tests.bundles import Made, load
+from tests import triage_signals as signals
+from tests.bundles import Made, load, work
 
 RANK = '{tp_rank="0"}'
 READY = "[2026-11-29 11:40:00] The server is fired up and ready to roll!\n"
@@ -40,38 +41,6 @@ class Case:
     baseline: Callable[[Path], Made] | None = None
 
 
-def _work(prompt: float, decode: float) -> dict[str, float]:
-    """SGLang's counters of work."""
-    return {
-        'sglang:realtime_tokens_total{mode="prefill_compute",tp_rank="0"}': prompt,
-        'sglang:realtime_tokens_total{mode="decode",tp_rank="0"}': decode,
-    }
-
-
-def healthy(folder: Path) -> Made:
-    rank = load(running=3, waiting=0, usage=0.31, used=1200, capacity=4096, slots=8, hit_rate=0.4)
-    made = Made(folder)
-    for index in range(2):
-        made.sample(
-            at=5.0 * index,
-            ranks=[rank],
-            metrics=_work(1000 + 500 * index, 4000 + 4000 * index) | {"sglang:num_requests_total": 100 + 20 * index},
-            histograms={
-                "sglang:time_to_first_token_seconds": (100 + 20 * index, 0.08),
-                "sglang:queue_time_seconds": (100 + 20 * index, 0.002),
-                "sglang:inter_token_latency_seconds": (4000 + 800 * index, 0.009),
-            },
-        )
-    return made
-
-
-def idle(folder: Path) -> Made:
-    made = Made(folder)
-    for index in range(2):
-        made.sample(at=5.0 * index, ranks=[load(running=0, waiting=0, usage=0.0)], metrics=_work(100, 900))
-    return made
-
-
 def ttft(folder: Path) -> Made:
     """The first example of SGLang's method: its numbers over the window, on top of a life that was well."""
     rank = load(running=1, waiting=0, usage=0.41, throughput=29.8, hit_rate=0.97, capacity=4096)
@@ -88,10 +57,10 @@ def ttft(folder: Path) -> Made:
     before = {name: (1000.0, well) for name, (_, well) in counts.items()}
     totals = ("sglang:num_requests_total", "sglang:prompt_tokens_total", "sglang:generation_tokens_total")
     was = dict(zip(totals, (1000.0, 700_000.0, 64_000.0), strict=True))
-    made.sample(at=0.0, ranks=[rank], metrics=_work(100, 900) | was, histograms=before)
+    made.sample(at=0.0, ranks=[rank], metrics=work(100, 900) | was, histograms=before)
     grown = dict(zip(totals, (1002.0, 701_540.0, 64_128.0), strict=True))
     after = {name: (1002.0, (1000 * well + 2 * slow) / 1002) for name, (slow, well) in counts.items()}
-    made.sample(at=5.0, ranks=[rank], metrics=_work(1640, 1028) | grown, histograms=after)
+    made.sample(at=5.0, ranks=[rank], metrics=work(1640, 1028) | grown, histograms=after)
     return made
 
 
@@ -139,7 +108,7 @@ def watchdog(folder: Path) -> Made:
     made.failed("health_generate.txt", "TimeoutError: timed out")
     rank = load(running=3, waiting=0, usage=0.1038, used=425, capacity=4096, slots=8)
     for index in range(2):
-        made.sample(at=5.0 * index, ranks=[{**rank, "timestamp": 1_795_952_390.0}], metrics=_work(80, 360))
+        made.sample(at=5.0 * index, ranks=[{**rank, "timestamp": 1_795_952_390.0}], metrics=work(80, 360))
     return made.log(
         READY
         + "[2026-11-29 11:47:31] Health check failed. Server couldn't get a response from detokenizer for last 20 "
@@ -155,7 +124,7 @@ def stopped(folder: Path) -> Made:
     made.failed("health.txt", "TimeoutError: timed out").failed("health_generate.txt", "TimeoutError: timed out")
     rank = load(running=4, waiting=16, usage=0.122, used=500, capacity=4096, slots=4)
     for index in range(2):
-        made.sample(at=4.0 * index, ranks=[{**rank, "timestamp": 1_795_952_399.0}], metrics=_work(3362, 26408))
+        made.sample(at=4.0 * index, ranks=[{**rank, "timestamp": 1_795_952_399.0}], metrics=work(3362, 26408))
     return made.processes({"pid": 22938, "name": "sglang::scheduler", "status": "stopped"})
 
 
@@ -212,12 +181,12 @@ def hicache_hang(folder: Path) -> Made:
     """A rank that returned early before an all-reduce."""
     made = Made(folder, healthy=False)
     made.failed("health.txt", "TimeoutError: timed out").failed("health_generate.txt", "TimeoutError: timed out")
-    made.sample(at=0.0, ranks=[load(running=9, waiting=30, usage=0.6, capacity=400_000)], metrics=_work(10, 10))
-    made.sample(at=5.0, ranks=[load(running=9, waiting=30, usage=0.6, capacity=400_000)], metrics=_work(10, 10))
+    made.sample(at=0.0, ranks=[load(running=9, waiting=30, usage=0.6, capacity=400_000)], metrics=work(10, 10))
+    made.sample(at=5.0, ranks=[load(running=9, waiting=30, usage=0.6, capacity=400_000)], metrics=work(10, 10))
     for pid in range(100, 107):
-        made.stack(pid, "Thread 1 (idle): MainThread\n    all_reduce (torch/distributed/distributed_c10d.py:2806)\n"
+        made.stack(pid, "Thread 1 (signals.idle): MainThread\n    all_reduce (torch/distributed/distributed_c10d.py:2806)\n"
                    "    _all_reduce_attn_groups (hiradix_cache.py:300)\n    writing_check (hiradix_cache.py:280)\n")  # fmt: skip
-    return made.stack(107, "Thread 1 (idle): MainThread\n    recv_requests (scheduler.py:1200)\n")
+    return made.stack(107, "Thread 1 (signals.idle): MainThread\n    recv_requests (scheduler.py:1200)\n")
 
 
 def gloo_mismatch(folder: Path) -> Made:
@@ -238,7 +207,7 @@ def custom_all_reduce(folder: Path) -> Made:
     made.failed("health.txt", "TimeoutError: timed out").failed("health_generate.txt", "TimeoutError: timed out")
     rank = load(running=2, waiting=1, usage=0.2, capacity=100_000, slots=64)
     for index in range(2):
-        made.sample(at=5.0 * index, ranks=[{**rank, "timestamp": 1_795_952_300.0}], metrics=_work(70, 900))
+        made.sample(at=5.0 * index, ranks=[{**rank, "timestamp": 1_795_952_300.0}], metrics=work(70, 900))
     return made.gpus({"index": 0, "utilization": 100.0}, {"index": 1, "utilization": 100.0})
 
 
@@ -258,7 +227,7 @@ def head_of_line(folder: Path) -> Made:
         made.sample(
             at=5.0 * index,
             ranks=[rank],
-            metrics=_work(400_000 + 100 * index, 1000 + 200 * index),
+            metrics=work(400_000 + 100 * index, 1000 + 200 * index),
             histograms={"sglang:prompt_tokens_histogram": (40, 15_000.0)},
         )
     return made
@@ -302,19 +271,6 @@ def preemptions(folder: Path) -> Made:
     return made
 
 
-def retractions(folder: Path) -> Made:
-    made = Made(folder)
-    for index in range(2):
-        metrics = _work(1000 + 8000 * index, 5000 + 900 * index) | {
-            "sglang:num_retracted_requests_total": 4 + 30 * index,
-            "sglang:num_retracted_input_tokens_total": 100 + 7000 * index,
-            "sglang:num_requests_total": 50 + 6 * index,
-        }
-        ranks = [load(running=12, waiting=5, usage=0.97, used=3970, capacity=4096, slots=64)]
-        made.sample(at=5.0 * index, ranks=ranks, metrics=metrics)
-    return made
-
-
 def never_hits(folder: Path) -> Made:
     """Lookups rise, hits stay flat."""
     made = Made(folder, engine="vllm")
@@ -331,20 +287,6 @@ def never_hits(folder: Path) -> Made:
             },
             histograms={'vllm:time_to_first_token_seconds{engine="0"}': (200 + 20 * index, 0.9)},
         )
-    return made
-
-
-def fell(folder: Path) -> Made:
-    """A hit rate that fell after a deploy."""
-    return _hit_rate(folder, hit=50.0)
-
-
-def _hit_rate(folder: Path, hit: float) -> Made:
-    made = Made(folder)
-    for index in range(2):
-        cached = {'sglang:realtime_tokens_total{mode="prefill_cache",tp_rank="0"}': hit * (1 + index)}
-        ranks = [load(running=2, waiting=0, usage=0.3, capacity=4096, slots=8)]
-        made.sample(at=5.0 * index, ranks=ranks, metrics=_work(1000 * (1 + index), 500 * (1 + index)) | cached)
     return made
 
 
@@ -366,129 +308,6 @@ def client_gate(folder: Path) -> Made:
             },
         )
     return made
-
-
-def only_alive(folder: Path) -> Made:
-    made = healthy(folder)
-    return made.failed("health_generate.txt", "Internal Server Error", status=500, seconds=0.2)
-
-
-def full_cache(folder: Path) -> Made:
-    made = Made(folder)
-    for index in range(2):
-        ranks = [load(running=3, waiting=9 + index, usage=0.97, used=249, capacity=256, slots=64)]
-        made.sample(
-            at=5.0 * index,
-            ranks=ranks,
-            metrics=_work(100 + 50 * index, 900 + 90 * index),
-            histograms={"sglang:queue_time_seconds": (10 + 5 * index, 3.0)},
-        )
-    return made
-
-
-def reserved(folder: Path) -> Made:
-    """SGLang 0.5.23: 3 run and 9 wait, of 8 slots, at 7 % usage; each asks for 1200 tokens of 4096."""
-    made = Made(folder)
-    rank = load(running=3, waiting=9, usage=0.0745, used=305, capacity=4096, slots=8, waiting_tokens=399)
-    for index in range(2):
-        made.sample(
-            at=5.0 * index,
-            ranks=[rank],
-            metrics=_work(143, 226 + 900 * index) | {"sglang:new_token_ratio": 0.7},
-            histograms={"sglang:queue_time_seconds": (18 + index, 33.0)},
-        )
-    return made
-
-
-def growing_queue(folder: Path) -> Made:
-    made = Made(folder)
-    for index in range(3):
-        ranks = [load(running=8, waiting=4 + 9 * index, usage=0.5, used=2000, capacity=4096, slots=8)]
-        made.sample(
-            at=5.0 * index,
-            ranks=ranks,
-            metrics=_work(100 + 50 * index, 900 + 90 * index),
-            histograms={"sglang:queue_time_seconds": (10 + 5 * index, 2.0)},
-        )
-    return made
-
-
-def slow_decode(folder: Path) -> Made:
-    made = Made(folder)
-    for index in range(2):
-        ranks = [load(running=6, waiting=0, usage=0.5, used=2000, capacity=4096, slots=8)]
-        made.sample(
-            at=10.0 * index,
-            ranks=ranks,
-            metrics=_work(100 + 50 * index, 900 + 90 * index),
-            histograms={
-                "sglang:inter_token_latency_seconds": (900 + 90 * index, 0.4),
-                "sglang:time_to_first_token_seconds": (10 + 4 * index, 0.2),
-                "sglang:e2e_request_latency_seconds": (10 + 4 * index, 40.0),
-                "sglang:queue_time_seconds": (10 + 4 * index, 0.001),
-            },
-        )
-    return made
-
-
-def rejected_drafts(folder: Path) -> Made:
-    made = Made(folder, engine="vllm")
-    for index in range(2):
-        made.sample(
-            at=10.0 * index,
-            metrics={
-                'vllm:num_requests_running{engine="0"}': 4,
-                'vllm:num_requests_waiting{engine="0"}': 0,
-                'vllm:kv_cache_usage_perc{engine="0"}': 0.1,
-                'vllm:spec_decode_num_draft_tokens_total{engine="0"}': 10_000 + 5000 * index,
-                'vllm:spec_decode_num_accepted_tokens_total{engine="0"}': 300 + 100 * index,
-                'vllm:generation_tokens_total{engine="0"}': 100 + 900 * index,
-            },
-        )
-    return made
-
-
-def stuck_transfer(folder: Path) -> Made:
-    made = Made(folder)
-    for index in range(2):
-        queues = {"mode": "decode", "decode_prealloc_queue_reqs": 6 + index, "decode_transfer_queue_reqs": 0}
-        rank = {**load(running=2, waiting=0, usage=0.3, capacity=4096, slots=8), "disaggregation": queues}
-        made.sample(at=5.0 * index, ranks=[rank], metrics=_work(100 + index, 900 + index))
-    return made
-
-
-def unequal(folder: Path) -> Made:
-    made = Made(folder)
-    for index in range(2):
-        busy = load(running=8, waiting=12, usage=0.7, capacity=4096, slots=8)
-        free = load(running=0, waiting=0, usage=0.0, capacity=4096, slots=8)
-        made.sample(at=5.0 * index, ranks=[free, busy, free, free], metrics=_work(100 + index, 900 + 50 * index))
-    return made
-
-
-def drifted(folder: Path) -> Made:
-    return healthy(folder).server(attention_backend="triton", tp_size=2, version="0.5.23", schedule_policy="fcfs")
-
-
-def before_drift(folder: Path) -> Made:
-    return healthy(folder).server(attention_backend="fa3", tp_size=2, version="0.5.11", schedule_policy="fcfs")
-
-
-def gone(folder: Path) -> Made:
-    made = Made(folder, healthy=False)
-    for file in ("health.txt", "health_generate.txt", "metrics.txt", "loads_all.json"):
-        made.failed(file, "ConnectionRefusedError: [Errno 111] Connection refused")
-    return made
-
-
-def vllm_engine_died(folder: Path) -> Made:
-    """vLLM after its engine process was killed: one more 200, then nothing."""
-    made = Made(folder, engine="vllm")
-    made.failed("metrics.txt", "ConnectionRefusedError: [Errno 111] Connection refused")
-    return made.log(
-        "INFO 11-29 10:00:00 [api.py:1] Application startup complete.\n"
-        "ERROR 11-29 11:00:00 [core_client.py:600] Engine core proc EngineCore_0 died unexpectedly, shutting down client.\n"
-    )
 
 
 _SGLANG = "https://github.com/sgl-project/sglang"
@@ -522,19 +341,19 @@ CASES = (
     Case("request that sleeps in a batch, watchdog", _RECORDED, watchdog, Problem.HANG),
     Case("scheduler stopped by a signal", _RECORDED, stopped, Problem.HANG, "kill -CONT 22938"),
     Case("HiCache on a machine without CUDA", _RECORDED, startup, Problem.STARTUP, "firstfault run"),
-    Case("vLLM's engine process killed", "vLLM 0.32, recorded", vllm_engine_died, Problem.CRASH),
-    Case("liveness green, generation failing", _SIGNAL, only_alive, Problem.HANG),
-    Case("idle snapshot", _SIGNAL, idle, Problem.IDLE, "watch"),
-    Case("queue growth", _SIGNAL, growing_queue, Problem.QUEUEING, "capture"),
-    Case("KV cache full", _SIGNAL, full_cache, Problem.CAPACITY, "capture"),
-    Case("KV cache reserved by what may still come", _RECORDED, reserved, Problem.CAPACITY, "capture"),
-    Case("retraction storm", _SIGNAL, retractions, Problem.THRASHING),
-    Case("decode dominated", _SIGNAL, slow_decode, Problem.DECODE),
-    Case("cache-hit rate fell", _SIGNAL, fell, Problem.CACHE, "", {}, lambda folder: _hit_rate(folder, 3000.0)),
-    Case("drafts rejected", _SIGNAL, rejected_drafts, Problem.SPECULATION),
-    Case("preallocation queue stuck", _SIGNAL, stuck_transfer, Problem.TRANSFER),
-    Case("one rank has all the requests", _SIGNAL, unequal, Problem.IMBALANCE),
-    Case("backend and version changed", _SIGNAL, drifted, Problem.DRIFT, "diff", {}, before_drift),
-    Case("nothing there", _SIGNAL, gone, Problem.DOWN, "collect"),
-    Case("nothing wrong", _SIGNAL, healthy, Problem.NONE, "watch"),
+    Case("vLLM's engine process killed", "vLLM 0.32, recorded", signals.vllm_engine_died, Problem.CRASH),
+    Case("liveness green, generation failing", _SIGNAL, signals.only_alive, Problem.HANG),
+    Case("idle snapshot", _SIGNAL, signals.idle, Problem.IDLE, "watch"),
+    Case("queue growth", _SIGNAL, signals.growing_queue, Problem.QUEUEING, "capture"),
+    Case("KV cache full", _SIGNAL, signals.full_cache, Problem.CAPACITY, "capture"),
+    Case("KV cache reserved by what may still come", _RECORDED, signals.reserved, Problem.CAPACITY, "capture"),
+    Case("retraction storm", _SIGNAL, signals.retractions, Problem.THRASHING),
+    Case("decode dominated", _SIGNAL, signals.slow_decode, Problem.DECODE),
+    Case("cache-hit rate fell", _SIGNAL, signals.fell, Problem.CACHE, "", {}, lambda folder: signals.hit_rate(folder, 3000.0)),
+    Case("drafts rejected", _SIGNAL, signals.rejected_drafts, Problem.SPECULATION),
+    Case("preallocation queue stuck", _SIGNAL, signals.stuck_transfer, Problem.TRANSFER),
+    Case("one rank has all the requests", _SIGNAL, signals.unequal, Problem.IMBALANCE),
+    Case("backend and version changed", _SIGNAL, signals.drifted, Problem.DRIFT, "diff", {}, signals.before_drift),
+    Case("nothing there", _SIGNAL, signals.gone, Problem.DOWN, "collect"),
+    Case("nothing wrong", _SIGNAL, signals.healthy, Problem.NONE, "watch"),
 )  # fmt: skip

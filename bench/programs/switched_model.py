@@ -93,12 +93,13 @@ class Run(TorchDispatchMode):
     """
 
     def __init__(self, switches: Switches, plant: Plant, chance: random.Random) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.switches = switches
         self.called: dict[str, str] = {}
         self.workspace: set[str] = set()
         self.chance = chance
         self._plant = plant
+        self._in_kernel = False
         self._happens = bool(plant.operators) and chance.random() < plant.rate
 
     def fused(self, name: str, *arguments: Any) -> Any:
@@ -110,12 +111,17 @@ class Run(TorchDispatchMode):
         self.called[f"fused {name}"] = backend
         if backend != "flagos":
             return reference(self, *arguments)
-        return self._planted(f"fused {name}", flagos(self, *arguments))
+        self._in_kernel = True  # what is one kernel on a GPU calls no ATen operator
+        try:
+            found = flagos(self, *arguments)
+        finally:
+            self._in_kernel = False
+        return self._planted(f"fused {name}", found)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute a listed operator in float64, and everything else as it is."""
         name = func.overloadpacket.__name__
-        if name not in ATEN or not self.switches.aten(name):
+        if self._in_kernel or name not in ATEN or not self.switches.aten(name):
             return func(*args, **(kwargs or {}))
         self.called[f"aten {name}"] = "flagos"
         wide = torch.utils._pytree.tree_map(_widened, (args, kwargs or {}))
@@ -369,7 +375,8 @@ class Model:
             for layer in self.layers:
                 x = self._layer(run, x, layer)
             x = run.fused("gemma_rms_norm", x, self.final)
-            return (x @ self.head).log_softmax(-1)
+            found: torch.Tensor = (x @ self.head).log_softmax(-1)
+            return found
 
     def _layer(self, run: Run, x: torch.Tensor, layer: dict[str, Any]) -> torch.Tensor:
         attended = self._attention(run, run.fused("rms_norm", x, layer["norm"]), layer)
@@ -389,7 +396,8 @@ class Model:
         scores = torch.bmm(q.transpose(0, 1), k.permute(1, 2, 0)) / math.sqrt(HEAD)
         later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
         mixed = torch.bmm(scores.masked_fill(later, -math.inf).softmax(-1), v.transpose(0, 1))
-        return mixed.transpose(0, 1).reshape(LENGTH, WIDTH) @ layer["o"]
+        found: torch.Tensor = mixed.transpose(0, 1).reshape(LENGTH, WIDTH) @ layer["o"]
+        return found
 
 
 def run_once(model: Model, environ: Mapping[str, str], plant: Plant, chance: random.Random) -> numpy.ndarray[Any, Any]:

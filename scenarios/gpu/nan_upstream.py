@@ -7,7 +7,7 @@ import triton.language as tl
 from firstfault import debug_kernel_api
 
 TOKENS, WIDTH, EXPERTS = 256, 64, 16
-NOTHING = 1 << 28
+NOTHING = 1 << 30
 """What the choice stands at before the first comparison, which NaN never wins."""
 
 

@@ -1,11 +1,11 @@
 """Run the faults on this machine's GPU, and hold the chain of evidence of each against the truth.
 
     $ make scenarios-gpu
-    case          kernel  call   argument  value  producer  root
-    two_kernels   right   right  right     right  right     -
+    case          kernel   call     argument value    producer root     blame
+    two_kernels   right    right    right    right    right    -        right
 
-One command each, ``firstfault run --level 10 --coredump``, and nothing typed after it. With a folder as argument, what
-it left behind is kept there, without tensors and without paths of this machine: ``python scenarios/gpu/run.py OUT``.
+One command each, ``firstfault run --level 10 --coredump``, and ``firstfault blame`` on what it leaves. With a folder as
+argument, all of that is kept there, without tensors and paths of this machine: ``python scenarios/gpu/run.py OUT``.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ HERE = Path(__file__).parent
 FIRSTFAULT = [sys.executable, "-m", "firstfault"]
 TIMEOUT = 300
 LINKS = ("kernel", "call", "argument", "value", "producer")
+COLUMNS = (*LINKS, "root", "blame")
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What each link has to hold, as patterns; ``root`` is what made what the producer was given."""
+    """What each link has to hold, as patterns; ``root`` is what made what the producer was given.
+
+    ``blame`` is a part of the first line that ``firstfault blame`` answers with.
+    """
 
     kernel: str
     call: str
     argument: str
     value: str
     producer: str
+    blame: str
     root: str = ""
 
 
@@ -46,20 +51,23 @@ TRUTHS = {
         r"^(ids|arg\[0\])",
         r"10737418\d\d",
         r"topk_gating",
+        "topk_gating",
     ),
     "shared_table": Truth(
-        r"count_in_shared_kernel.*shared_table\.cu:\d+.*Address",
-        r"count_in_shared \(call \d+\)",
+        r"moe_align_block_size_kernel.*shared_table\.cu:\d+.*Warp",
+        r"moe_align_block_size \(call \d+\)",
         r"^arg\[0\]",
-        r"16777\d\d\d",
-        r"route \(call \d+\)",
+        r" 65[56]\d\d,",
+        r"topk_gating_softmax \(call \d+\)",
+        "topk_gating_softmax",
     ),
     "nan_upstream": Truth(
         r"_scatter.*nan_upstream\.py:\d+",
         r"(_scatter|expert_count) \(call \d+\)",
         r"^(ids|arg\[0\])",
-        r"268435456",
+        r"1073741824",
         r"choose",
+        "attention",
         r"attention \(call \d+\) made",
     ),
 }
@@ -68,19 +76,19 @@ TRUTHS = {
 def main() -> int:
     """Run every case; 1 when a link of one is wrong."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    print(f"{'case':<13} " + "".join(f"{link:<9}" for link in (*LINKS, "root")))
+    print(f"{'case':<13} " + "".join(f"{column:<9}" for column in COLUMNS))
     good = True
     for name, truth in TRUTHS.items():
         with tempfile.TemporaryDirectory() as folder:
             said = run(name, Path(folder))
-            chain = chain_of(Path(folder))
-            right = judged(chain, truth)
+            blamed = answer("blame", Path(folder))
+            right = judged(chain_of(Path(folder)), truth) | {"blame": truth.blame in blamed.partition("\n")[0]}
             good &= all(right.values())
-            print(f"{name:<13} " + "".join(f"{_word(right.get(link)):<9}" for link in (*LINKS, "root")), flush=True)
+            print(f"{name:<13} " + "".join(f"{_word(right.get(column)):<9}" for column in COLUMNS), flush=True)
             if not all(right.values()):
-                print(said[-6000:])
+                print(said[-6000:], blamed, sep="\n")
             if out is not None:
-                keep(Path(folder), out / name, said)
+                keep(Path(folder), out / name, said, blamed)
     return 0 if good else 1
 
 
@@ -96,13 +104,15 @@ def run(name: str, folder: Path) -> str:
     return done.stderr
 
 
+def answer(command: str, folder: Path, *options: str) -> str:
+    """What one of our commands says of the recording."""
+    words = [*FIRSTFAULT, command, "recording", *options]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT).stdout
+
+
 def chain_of(folder: Path) -> dict[str, Any]:
-    """The chain in the report on a recording; empty where there is none."""
-    done = subprocess.run(
-        [*FIRSTFAULT, "report", "--json", "recording"],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT,
-    )  # fmt: skip
-    processes = json.loads(done.stdout or "{}").get("processes") or [{}]
+    """The chain in the report on the recording; empty where there is none."""
+    processes = json.loads(answer("report", folder, "--json") or "{}").get("processes") or [{}]
     return dict(processes[0].get("chain") or {})
 
 
@@ -115,26 +125,20 @@ def judged(chain: dict[str, Any], truth: Truth) -> dict[str, bool]:
     return right
 
 
-def keep(folder: Path, out: Path, said: str) -> None:
+def keep(folder: Path, out: Path, said: str, blamed: str) -> None:
     """Keep a run without what is large or says where this machine keeps things."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    for left_out in (
-        *folder.rglob("*.pt"),
-        *folder.rglob("*.bin"),
-        *folder.rglob("*.so"),
-        *folder.rglob("*.cudacore*"),
-    ):
-        left_out.unlink()
+    texts = {"stderr.txt": said, "report.txt": answer("report", folder), "blame.txt": blamed}
+    for name, text in texts.items():
+        (out / name).write_text(without_paths(text, folder))
+    for pattern in ("*.pt", "*.bin", "*.so", "*.cudacore*"):
+        for left_out in folder.rglob(pattern):
+            left_out.unlink()
     for file in filter(Path.is_file, (folder / "recording").rglob("*")):
         target = out / file.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(without_paths(file.read_text(errors="replace"), folder))
-    (out / "stderr.txt").write_text(without_paths(said, folder))
-    done = subprocess.run(
-        [*FIRSTFAULT, "report", "recording"], cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT
-    )
-    (out / "report.txt").write_text(without_paths(done.stdout, folder))
 
 
 def without_paths(text: str, folder: Path) -> str:

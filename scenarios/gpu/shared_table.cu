@@ -1,7 +1,7 @@
 // A token counter whose table of experts lies in shared memory: an id that is too large is an address beyond it.
 #include <cuda_runtime.h>
 
-__global__ void count_in_shared_kernel(const int* ids, int* counts, int tokens, int experts) {
+__global__ void moe_align_block_size_kernel(const int* ids, int* counts, int tokens, int experts) {
     extern __shared__ int table[];
     for (int e = threadIdx.x; e < experts; e += blockDim.x) table[e] = 0;
     __syncthreads();
@@ -13,22 +13,22 @@ __global__ void count_in_shared_kernel(const int* ids, int* counts, int tokens, 
     for (int e = threadIdx.x; e < experts; e += blockDim.x) counts[e] = table[e];
 }
 
-__global__ void route_kernel(const float* scores, int* ids, int tokens, int experts, int bad) {
+__global__ void topk_gating_softmax_kernel(const float* scores, int* ids, int tokens, int experts, int bad) {
     const int t = blockIdx.x * blockDim.x + threadIdx.x;
     if (t >= tokens) return;
     int best = 0;
     for (int e = 1; e < experts; ++e)
         if (scores[t * experts + e] > scores[t * experts + best]) best = e;
-    ids[t] = t == bad ? best + (1 << 24) : best;
+    ids[t] = t == bad ? best + (1 << 16) : best;
 }
 
-extern "C" int route(const float* scores, int* ids, int tokens, int experts, int bad, void* stream) {
-    route_kernel<<<(tokens + 127) / 128, 128, 0, static_cast<cudaStream_t>(stream)>>>(scores, ids, tokens, experts, bad);
+extern "C" int topk_gating_softmax(const float* scores, int* ids, int tokens, int experts, int bad, void* stream) {
+    topk_gating_softmax_kernel<<<(tokens + 127) / 128, 128, 0, static_cast<cudaStream_t>(stream)>>>(scores, ids, tokens, experts, bad);
     return static_cast<int>(cudaGetLastError());
 }
 
-extern "C" int count_in_shared(const int* ids, int* counts, int tokens, int experts, void* stream) {
+extern "C" int moe_align_block_size(const int* ids, int* counts, int tokens, int experts, void* stream) {
     const size_t shared = experts * sizeof(int);
-    count_in_shared_kernel<<<1, 256, shared, static_cast<cudaStream_t>(stream)>>>(ids, counts, tokens, experts);
+    moe_align_block_size_kernel<<<1, 256, shared, static_cast<cudaStream_t>(stream)>>>(ids, counts, tokens, experts);
     return static_cast<int>(cudaGetLastError());
 }

@@ -40,23 +40,23 @@ def stream() -> ctypes.c_void_p:
     return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
-@debug_kernel_api(op_name="route")
-def route(scores: torch.Tensor, bad: int) -> torch.Tensor:
+@debug_kernel_api(op_name="topk_gating_softmax")
+def topk_gating_softmax(scores: torch.Tensor, bad: int) -> torch.Tensor:
     ids = torch.empty(len(scores), dtype=torch.int32, device=scores.device)
-    launched(library().route(pointer(scores), pointer(ids), len(scores), scores.shape[1], bad, stream()))
+    launched(library().topk_gating_softmax(pointer(scores), pointer(ids), len(scores), scores.shape[1], bad, stream()))
     return ids
 
 
-@debug_kernel_api(op_name="count_in_shared")
-def count_in_shared(ids: torch.Tensor, counts: torch.Tensor) -> None:
-    launched(library().count_in_shared(pointer(ids), pointer(counts), len(ids), len(counts), stream()))
+@debug_kernel_api(op_name="moe_align_block_size")
+def moe_align_block_size(ids: torch.Tensor, counts: torch.Tensor) -> None:
+    launched(library().moe_align_block_size(pointer(ids), pointer(counts), len(ids), len(counts), stream()))
 
 
 def main() -> None:
     torch.manual_seed(0)
     for bad in (-1, BAD_TOKEN):
         counts = torch.zeros(EXPERTS, dtype=torch.int32, device="cuda")
-        count_in_shared(route(torch.randn(TOKENS, EXPERTS, device="cuda"), bad), counts)
+        moe_align_block_size(topk_gating_softmax(torch.randn(TOKENS, EXPERTS, device="cuda"), bad), counts)
         torch.randn(512, 512, device="cuda").tanh()
     torch.cuda.synchronize()
     print("done", int(counts.sum()))

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CustomOp": "firstfault.capture.multi_platform",
+    "CustomOp": "firstfault.layers",
     "contract": "firstfault.capture.contracts",
     "debug_kernel_api": "firstfault.capture.boundary",
     "debug_torch_op": "firstfault.capture.custom_op",

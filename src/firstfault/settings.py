@@ -45,6 +45,29 @@ TWINS = {
     "FIRSTFAULT_DUMP_EXCLUDE": "SGLANG_KERNEL_API_DUMP_EXCLUDE",
 }
 OURS = "FIRSTFAULT_"
+DISPATCH_VARIABLES = (
+    "SGLANG_FL_ALLOW_VENDORS",
+    "SGLANG_FL_CONFIG",
+    "SGLANG_FL_DENY_VENDORS",
+    "SGLANG_FL_DISPATCH_LOG",
+    "SGLANG_FL_FLAGOS_BLACKLIST",
+    "SGLANG_FL_FLAGOS_WHITELIST",
+    "SGLANG_FL_OOT_BLACKLIST",
+    "SGLANG_FL_OOT_ENABLED",
+    "SGLANG_FL_OOT_WHITELIST",
+    "SGLANG_FL_PER_OP",
+    "SGLANG_FL_PREFER",
+    "SGLANG_FL_STRICT",
+    "SGLANG_FLAGGEMS_LOG_ONCE",
+    "SGLANG_FLAGGEMS_LOG_PATH",
+    "SGLANG_FLAGGEMS_RECORD",
+    "SGLANG_PLUGINS",
+    "USE_FLAGGEMS",
+)
+DISPATCH_TWINS = {OURS + name.removeprefix("SGLANG_").removeprefix("FL_"): name for name in DISPATCH_VARIABLES}
+"""The twins of the variables of operator backends, as ``FIRSTFAULT_PREFER`` is of ``SGLANG_FL_PREFER``."""
+DISPATCH_OWN = tuple(OURS + name for name in ("ATEN_SET", "SHADOW", "SHADOW_OPS", "SHADOW_TOLERANCE"))
+"""Those that no other program has; ``dispatch.policy`` says what each means."""
 VARIABLES = (
     *TWINS,
     "FIRSTFAULT_DUMP_MAX_BYTES",
@@ -166,8 +189,9 @@ def current() -> Settings:
 
 def mistyped(environ: Mapping[str, str]) -> str:
     """One line on the variables that are named like ours and are none, empty where there are none."""
-    unknown = sorted(repr(name) for name in environ if name.startswith(OURS) and name not in VARIABLES)
-    there_are = ", ".join(sorted(VARIABLES))
+    known = {*VARIABLES, *DISPATCH_TWINS, *DISPATCH_OWN}
+    unknown = sorted(repr(name) for name in environ if name.startswith(OURS) and name not in known)
+    there_are = ", ".join(sorted(known))
     return f"no such variable, so without effect: {', '.join(unknown)}; there are {there_are}" if unknown else ""
 
 

@@ -92,13 +92,14 @@ def recording(folder: Path, level: int, **chosen: Any) -> Iterator[Recording]:
     wanted = Settings(level=Level(level), **everything)
     before = settings.current, recorder._current
     settings.current = lambda: wanted  # type: ignore[assignment]
-    recorder._current = None
+    recorder.switch(None)
     try:
         yield Recording(folder / "recording", text)
     finally:
         if recorder._current is not None:
             recorder._current.close()
-        settings.current, recorder._current = before
+        settings.current = before[0]
+        recorder.switch(before[1])
 
 
 def first_argument(record: schema.Call | schema.Inputs) -> schema.Value:

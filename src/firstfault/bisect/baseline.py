@@ -3,7 +3,7 @@
     measure(trials, options)  →  Baseline(runs=2, spread=0.0, tolerance=1e-5, threshold=1e-5, …)
 
 Two runs that are the same bit for bit settle the spread: it is none. Otherwise there are eight, and the spread is what
-one more such run stays below with a probability of 99 % (a prediction interval with Student's t, of each run's median
+99 % of such runs stay below, with a confidence of 95 % (a one-sided normal tolerance limit on each run's median
 distance to the others), and below which all of them lie.
 """
 
@@ -13,16 +13,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firstfault.bisect.configuration import ALL_OFF, REFERENCE
-from firstfault.bisect.distributions import most_rate, prediction_limit
+from firstfault.bisect.distributions import most_rate, tolerance_limit
 from firstfault.bisect.judge import ERROR
+from firstfault.bisect.options import Options
 from firstfault.bisect.probes.probe import NoAnswer
 from firstfault.bisect.trials import Trial, Trials
-
-if TYPE_CHECKING:
-    from firstfault.bisect.precision import Options
 
 FEW, MANY = 2, 8
 NATURAL = 3.0
@@ -71,8 +69,8 @@ def measure(trials: Trials, options: Options) -> Baseline:
     known = options.tolerance if options.tolerance is not None else allowed.least
     spread = _spread(trials)
     _as_expected(trials, options, max(known, spread))
-    for trial, seen in right:
-        trial.effect = 0.0 if len(right) == 1 else _to_others(trials, seen)
+    for at, (trial, _) in enumerate(right):
+        trial.effect = _to_others(trials, at)
     natural = _reference(trials, max(spread, known if options.tolerance is not None else allowed.most), spread)
     tolerance = options.tolerance
     if tolerance is None:
@@ -109,18 +107,21 @@ def _differ(trials: Trials, right: Sequence[tuple[Trial, Any]], wrong: Sequence[
 
 
 def _spread(trials: Trials) -> float:
-    distances = [_to_others(trials, seen) for seen in trials.baseline] if len(trials.baseline) > 1 else [0.0]
+    distances = [_to_others(trials, at) for at in range(len(trials.baseline))]
     if max(distances) == 0:
         return 0.0
     if not all(map(math.isfinite, distances)):
         return math.inf
-    return max(*distances, prediction_limit(distances, ERROR))
+    if len(distances) < MANY:
+        return max(distances)  # the others went wrong, so that nothing can be told apart anyway
+    return max(*distances, tolerance_limit(distances, ERROR))
 
 
-def _to_others(trials: Trials, seen: Any) -> float:
-    """The median distance of one run of the baseline to the others."""
-    others = [other for other in trials.baseline if other is not seen]
-    return statistics.median(trials.probe.effect(seen, other) for other in others)
+def _to_others(trials: Trials, at: int) -> float:
+    """The median distance of one run of the baseline to the others, 0 where there are none."""
+    seen = trials.baseline[at]
+    others = [*trials.baseline[:at], *trials.baseline[at + 1 :]]
+    return statistics.median(trials.probe.effect(seen, other) for other in others) if others else 0.0
 
 
 def _as_expected(trials: Trials, options: Options, allowed: float) -> None:
@@ -160,7 +161,7 @@ def _reference(trials: Trials, most: float, spread: float) -> float:
             raise Bad(f"the run of the reference backends gives no answer: {trial.problem}")
         assert trial.effect is not None
         if trial.effect <= most:
-            return trial.effect if trial.effect > spread else 0.0
+            return max(0.0, trial.effect - spread)
     raise Bad(
         f"the reference backends are {trial.effect:.2g} {trials.probe.UNIT} from the run with everything off: "
         "one of the two is wrong, so nothing can be measured against them"

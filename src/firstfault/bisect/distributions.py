@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 _TINY = 1e-300
 _MOST_TERMS = 500
@@ -53,12 +54,18 @@ def most_rate(hits: int, runs: int, level: float = 0.95) -> float:
     return beta_quantile(level, hits + 1, runs - hits) if hits < runs else 1.0
 
 
-def prediction_limit(values: Sequence[float], error: float) -> float:
-    """What one more value of the same normal distribution exceeds with a probability of at most ``error``."""
+def tolerance_limit(values: Sequence[float], error: float, confidence: float = 0.95) -> float:
+    """What at most a share ``error`` of a normal distribution is beyond, as far as some values of it can tell.
+
+    The factor is Natrella's (NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.6.3), for at least four values.
+    """
     count = len(values)
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return mean + t_quantile(1 - error, count - 1) * spread * math.sqrt(1 + 1 / count)
+    share, sure = NormalDist().inv_cdf(1 - error), NormalDist().inv_cdf(confidence)
+    a = 1 - sure**2 / (2 * (count - 1))
+    b = share**2 - sure**2 / count
+    return mean + spread * (share + math.sqrt(max(0.0, share**2 - a * b))) / a
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:

@@ -107,7 +107,8 @@ class Journal:
         if folder.exists():
             for file in sorted(folder.rglob("*"), reverse=True):
                 file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
-        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        for each in (folder.parent, folder):
+            each.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         return folder
 
     def _begin(self, folder: Path, path: Path) -> None:

@@ -40,19 +40,15 @@ class Judge:
         return effect > self.threshold
 
     def verdict(self, effects: Sequence[float]) -> bool | None:
-        """True for bad, False for not, None where another run is needed; the first decision stands."""
-        evidence = 0.0
-        limit = math.log((1 - ERROR) / ERROR)
-        for effect in effects:
-            if self.outlier(effect):
-                if self.false_rate <= 0:
-                    return True
-                evidence += math.log(self.fault_rate / self.false_rate)
-            else:
-                evidence += math.log((1 - self.fault_rate) / (1 - self.false_rate))
-            if abs(evidence) >= limit * (1 - 1e-9):
-                return evidence > 0
-        return None
+        """True for bad, False for not, None where another run is needed."""
+        outliers = sum(map(self.outlier, effects))
+        if outliers and self.false_rate <= 0:
+            return True
+        evidence = (len(effects) - outliers) * math.log((1 - self.fault_rate) / (1 - self.false_rate))
+        if outliers:
+            evidence += outliers * math.log(self.fault_rate / self.false_rate)
+        limit = math.log((1 - ERROR) / ERROR) * (1 - 1e-9)
+        return evidence > 0 if abs(evidence) >= limit else None
 
     @property
     def good_runs(self) -> int:

@@ -10,9 +10,10 @@ confirmed alone on and alone off, and while the rest is still wrong without it, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+import sys
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from firstfault.bisect import configuration as configurations
 from firstfault.bisect.baseline import Bad, Baseline, measure
@@ -31,6 +32,7 @@ from firstfault.bisect.configuration import (
 )
 from firstfault.bisect.distributions import least_rate, most_rate
 from firstfault.bisect.judge import ALWAYS, Judge
+from firstfault.bisect.options import Options
 from firstfault.bisect.result import Verdict
 from firstfault.bisect.search import Inconsistent, minimal_set, reduced
 from firstfault.bisect.trials import OutOfRuns, Trial, Trials
@@ -40,26 +42,11 @@ MOST_CULPRITS = 8
 SURE_RUNS = 4
 """Runs in a row that a set which fails only together must have failed, before it is taken to fail in every run; a fault
 of 30 % would show in as many with a probability of 0.8 %."""
+ADDED = 0.3
+"""Which part of a set's effect is left without any one member, where the members only add up."""
+IN_NOISE = 0.9
+"""In how many runs a fault of the size of the noise is presumed to show: two outliers, or three runs without, tell."""
 BOTH, PLUGIN = "fused and aten", "plugin"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user has said.
-
-    Attributes:
-        expected: an observation that is known to be right, if there is one.
-        tolerance: the effect that right implementations may show; None for what the probe takes.
-        rate: the lowest rate at which a fault is to be found.
-        universe: the operators to search; those of a layer that is empty are read from the logs of a run.
-        precision_variables: variables of the environment that change how precisely everything computes.
-    """
-
-    expected: Any = None
-    tolerance: float | None = None
-    rate: float = 0.3
-    universe: Universe = field(default_factory=Universe)
-    precision_variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,16 +83,14 @@ class Precision:
     def __init__(
         self,
         trials: Trials,
-        discover: Callable[[Trial], Universe],
-        records: Callable[[], Mapping[str, str]],
+        discover: Callable[[Path], Universe],
         options: Options,
     ) -> None:
         """Begin.
 
         Args:
             trials: the runs.
-            discover: the operators that a run has switched, from its logs.
-            records: the variables that make a run write those logs.
+            discover: the operators that a run has switched, from the logs in its folder.
             options: what the user has said.
         """
         self.trials = trials
@@ -117,7 +102,6 @@ class Precision:
         self.decided: dict[Configuration, bool] = {}
         self.notes: list[str] = []
         self._discover = discover
-        self._records = records
         self._crashes = False
         self._distrust = 0
 
@@ -128,7 +112,9 @@ class Precision:
             self._reproduce()
             self._search()
         except Stop as stop:
-            return stop.verdict, str(stop)
+            if not self.found:
+                return stop.verdict, str(stop)
+            self.notes.append(f"with that off it is not clear whether anything is left: {stop}")
         except Bad as bad:
             return Verdict.BASELINE_BAD, str(bad)
         except OutOfRuns:
@@ -149,21 +135,24 @@ class Precision:
 
     def _reproduce(self) -> None:
         """Run with all on until it is bad, or has been good often enough."""
-        first = self.trials.next(ALL_ON, "all on", extra=self._records())
+        first = self._run(ALL_ON, "all on")
         self._crashes = bool(first.problem) and first.status != ExitCode.CANNOT_TELL
-        self._know(self._discover(first))
         if not self._bad(ALL_ON, "all on"):
             raise self._not_reproduced()
         shown = self.shown(ALL_ON)
         self._raise_threshold(ALL_ON)
-        if all(shown):
-            self.judge = replace(self.judge, fault_rate=ALWAYS)
-        else:
+        if not all(shown):
             self._distrust_runs()
+            return
+        if self.judge.false_rate > 0:
+            self._widen_baseline()
+        self.judge = replace(self.judge, fault_rate=ALWAYS)
 
     def _know(self, seen: Universe) -> None:
-        """The user's lists, and for the layers that have none what a run has switched."""
-        self.universe = Universe(self.universe.fused or seen.fused, self.universe.aten or seen.aten)
+        """The user's lists, and for the layers that have none what runs have switched so far."""
+        asked, known = self.options.universe, self.universe
+        fused = asked.fused or tuple(dict.fromkeys((*known.fused, *seen.fused)))
+        self.universe = Universe(fused, asked.aten or tuple(dict.fromkeys((*known.aten, *seen.aten))))
 
     def _not_reproduced(self) -> Stop:
         baseline = self.baseline
@@ -189,42 +178,92 @@ class Precision:
         assert self.baseline is not None
         effects = [effect for effect in self.effects(whole) if effect > self.baseline.threshold]
         part = self.trials.probe.SHARE * min(effects, default=0.0)
-        threshold = max(self.baseline.threshold, part if math.isfinite(part) else 0.0)
+        if not math.isfinite(part):  # only what crashes too is that; of NaN it may be a number that made it
+            part = sys.float_info.max if self._crashes else 0.0
+        threshold = max(self.baseline.threshold, part)
         self.judge = replace(self.judge, threshold=threshold)
         self.decided = {whole: True}
 
     # --- which operators
 
     def _search(self) -> None:
-        left = self.universe.operators
         whole = ALL_ON
         while len(self.found) < MOST_CULPRITS:
-            found = self._trusted(left, whole)
-            self.found.append(found)
-            if not found.operators or not self._bad(found.alone_off, "alone off"):
+            found = self._trusted(whole)
+            if self._adds_up(found):
+                self._rounding(whole)
                 return
-            left = tuple(operator for operator in left if operator not in found.operators)
+            self.found.append(found)
+            if not found.operators or not self._left(found.alone_off):
+                return
             whole = found.alone_off
-            if not left:
+            if not self._remaining():
                 self.notes.append("it is still wrong with every operator of the list off that was found")
                 return
             self._raise_threshold(whole)
         self.notes.append(f"it is still wrong without these {MOST_CULPRITS}; the search ends here")
 
-    def _trusted(self, left: Collection[Operator], whole: Configuration) -> Found:
+    def _left(self, without: Configuration) -> bool:
+        """Whether anything is wrong with what was found alone off, be it a small part of the whole."""
+        assert self.baseline is not None
+        presumed = self.judge.fault_rate
+        noisy = min(presumed, IN_NOISE) if self.judge.false_rate > 0 else presumed
+        self.judge = replace(self.judge, threshold=self.baseline.threshold, fault_rate=noisy)
+        self.decided.pop(without, None)
+        left = self._bad(without, "alone off")
+        self.judge = replace(self.judge, fault_rate=presumed)
+        return left
+
+    def _adds_up(self, found: Found) -> bool:
+        """Whether a set reaches the threshold only because each of its members adds a little to the others' effect."""
+        if len(found.operators) < 2 or not self.trials.probe.SHARE:
+            return False
+        together = max(self.effects(found.alone_on))
+        without = (tuple(other for other in found.operators if other != each) for each in found.operators)
+        left = [max(self.effects(self._configuration(found.layer, rest)), default=0.0) for rest in without]
+        return math.isfinite(together) and min(left) > ADDED * together
+
+    def _rounding(self, whole: Configuration) -> None:
+        """Leave it at what was found: what is left stands out nowhere."""
+        much = f"{max(self.effects(whole)):.2g} {self.trials.probe.UNIT}"
+        why = f"{much} adds up from many operators, each of which has a little of it, as rounding does"
+        if not self.found:
+            raise Stop(Verdict.NOISE, f"no operator stands out: {why}; allow for it with --tolerance, if it may be")
+        self.notes.append(f"with that off, {why}")
+
+    def _trusted(self, whole: Configuration) -> Found:
         """A smallest set that no run speaks against."""
         while True:
             try:
-                found = self._one(left, whole)
-                if self._holds(found, whole):
-                    return found
+                found = self._one()
             except Inconsistent:
-                pass
-            self._distrust_runs()
+                self._distrust_runs()
+                continue
+            if self._distrust:
+                if self._each_is_needed(found):
+                    return found
+            elif self._holds(found, whole):
+                return found
+            else:
+                self._distrust_runs()
+
+    def _each_is_needed(self, found: Found) -> bool:
+        """Whether a set of several is good without any one of them, looked at twice as long as for saying so.
+
+        One configuration that was good by chance is enough to take an operator along that has nothing to do with it.
+        """
+        for each in found.operators if len(found.operators) > 1 else ():
+            rest = self._configuration(found.layer, [other for other in found.operators if other != each])
+            while len(self.effects(rest)) < 2 * self.judge.good_runs:
+                self._run(rest, "is each needed")
+            self.decided.pop(rest, None)
+            if self._bad(rest, "is each needed"):
+                return False
+        return True
 
     def _holds(self, found: Found, whole: Configuration) -> bool:
         """Whether the runs so far agree with it; one that fails only together is looked at harder."""
-        if self._distrust or not found.operators:
+        if not found.operators:
             return True
         if len(found.operators) > 1:
             while len(self.shows(found.operators)) < SURE_RUNS:
@@ -274,25 +313,33 @@ class Precision:
             )
         self.judge = replace(self.judge, false_rate=max(rate, self.judge.false_rate))
 
-    def _one(self, left: Collection[Operator], whole: Configuration) -> Found:
-        """A smallest set among these operators: within the layer that is wrong by itself, else over both."""
-        layers = ((FUSED, self.universe.fused, FUSED_ONLY), (ATEN, self.universe.aten, ATEN_ONLY))
-        for layer, known, only in layers:
-            names = [operator for operator in left if operator.layer == layer]
-            if names and self._bad(self._configuration(layer, names), f"{layer} only"):
-                return self._within(layer, names, left)
-            if not known and self._bad(only, f"{layer} only"):
-                return Found((), layer, only, ALL_OFF)
+    def _one(self) -> Found:
+        """A smallest set among what is left: within the layer that is wrong by itself, else over both."""
+        for layer, only in ((FUSED, FUSED_ONLY), (ATEN, ATEN_ONLY)):
+            names = self._remaining(layer)
+            if not names and _of(layer, self.universe):
+                continue
+            if self._bad(self._configuration(layer, names) if names else only, f"{layer} only"):
+                return self._within(layer, only)
         if self._bad(PLUGIN_ONLY, "plugin with both layers off"):
             return Found((), PLUGIN, PLUGIN_ONLY, ALL_OFF)
-        return self._within(BOTH, list(left), left)
+        return self._within(BOTH, ALL_ON)
 
-    def _within(self, layer: str, names: list[Operator], left: Collection[Operator]) -> Found:
+    def _within(self, layer: str, only: Configuration) -> Found:
+        """A smallest set of a layer that is wrong; the whole layer where its operators are not known."""
+        names = self._remaining(layer)
+        if not names:
+            return Found((), layer, only, ALL_OFF)
         why = {FUSED: "fused, per operator", ATEN: "aten, by list", BOTH: "both layers"}[layer]
         operators = tuple(minimal_set(names, self._fails(layer, why)))
-        rest = [operator for operator in left if operator not in operators]
+        rest = [operator for operator in self._remaining() if operator not in operators]
         alone_on = self._configuration(layer, operators)
         return Found(operators, layer, alone_on, configurations.subset(rest, self.universe))
+
+    def _remaining(self, layer: str = BOTH) -> list[Operator]:
+        """The operators that are known of a layer, but for those that were found."""
+        found = {operator for one in self.found for operator in one.operators}
+        return [operator for operator in _of(layer, self.universe) if operator not in found]
 
     def _fails(self, layer: str, why: str) -> Callable[[frozenset[Operator]], bool]:
         return lambda chosen: self._bad(self._configuration(layer, chosen), why)
@@ -325,8 +372,13 @@ class Precision:
             return False
         return verdict
 
-    def _run(self, configuration: Configuration, why: str) -> None:
-        self.trials.next(configuration, why)
+    def _run(self, configuration: Configuration, why: str) -> Trial:
+        """One more run; that of a whole layer says which operators there are, which a crash may have kept from view."""
+        first = configuration in (ALL_ON, FUSED_ONLY, ATEN_ONLY) and not self.trials.of(configuration)
+        trial = self.trials.next(configuration, why, logged=first)
+        if first:
+            self._know(self._discover(trial.folder))
+        return trial
 
     def shown(self, configuration: Configuration) -> list[bool]:
         """Of every run of a configuration that has an effect, whether it was an outlier."""
@@ -342,3 +394,7 @@ class Precision:
         if trial.problem:
             return math.inf if self._crashes and trial.configuration.plugin else None
         return trial.effect
+
+
+def _of(layer: str, universe: Universe) -> list[Operator]:
+    return [operator for operator in universe.operators if layer in (BOTH, operator.layer)]

@@ -76,9 +76,9 @@ def _command(search: Precision, configuration: Configuration, facts: Facts) -> s
 
 
 def _conclusion(search: Precision, verdict: Verdict, why: str, culprits: list[Culprit]) -> str:
-    if verdict is not Verdict.FOUND:
-        return f"{verdict.value}: {why}"
     told = "; ".join(_blame(search, culprit) for culprit in culprits)
+    if verdict is not Verdict.FOUND:
+        return f"{verdict.value}: {why}" + (f"; so far {told}" if told else "")
     return f"{verdict.value}: {told}" if len(culprits) == 1 else f"{verdict.value}: {len(culprits)} causes: {told}"
 
 
@@ -160,6 +160,7 @@ def _next(search: Precision, verdict: Verdict, facts: Facts) -> Iterator[tuple[s
         )
     elif verdict is Verdict.BASELINE_BAD:
         yield "see it with everything off", _command(search, ALL_OFF, facts)
+        yield "look at what all runs share: attention backend, environment, dtype, weights, the harness itself", ""
     elif verdict is Verdict.OUT_OF_RUNS:
         yield f"go on with the same command, --dir {shlex.quote(facts.folder)} and a larger --max-runs", ""
 

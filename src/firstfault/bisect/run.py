@@ -16,16 +16,14 @@ from pathlib import Path
 
 from firstfault.bisect import journal as journals
 from firstfault.bisect.backends.plugin import USE_FLAGGEMS, Plugin
-from firstfault.bisect.configuration import Configuration, Universe
-from firstfault.bisect.precision import Options, Precision
+from firstfault.bisect.configuration import Configuration
+from firstfault.bisect.options import Options
+from firstfault.bisect.precision import Precision
 from firstfault.bisect.probes.probe import Probe
 from firstfault.bisect.report import Facts, result
 from firstfault.bisect.result import Result
 from firstfault.bisect.trials import Program, Trial, Trials, Variables
-from firstfault.record.layout import PRIVATE_FOLDER
 from firstfault.tools import process_group
-
-LOGS = "logs"
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,7 @@ class Asked:
         probe: what is looked at.
         plugin: whose variables switch the operators.
         environ: the user's environment.
+        always: what every run's environment has besides.
         options: tolerance, rate and operators.
         most: how many runs there may be.
     """
@@ -49,6 +48,7 @@ class Asked:
     probe: Probe
     plugin: Plugin
     environ: Mapping[str, str]
+    always: Mapping[str, str]
     options: Options
     most: int
 
@@ -79,19 +79,10 @@ def _identity(asked: Asked) -> str:
 
 
 def _searched(asked: Asked, journal: journals.Journal, tell: Callable[[Trial], None]) -> Result:
-    logs = asked.folder.absolute() / LOGS
-
     def variables(configuration: Configuration) -> Variables:
-        return asked.plugin.variables(configuration, search.universe, asked.environ)
+        return {**asked.always, **asked.plugin.variables(configuration, search.universe, asked.environ)}
 
-    def records() -> dict[str, str]:
-        logs.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-        return asked.plugin.records(logs)
-
-    def discover(trial: Trial) -> Universe:
-        return asked.plugin.operators(logs)
-
-    trials = Trials(journal, asked.program, asked.probe, variables, asked.most, tell)
-    search = Precision(trials, discover, records, asked.options)
+    trials = Trials(journal, asked.program, asked.probe, variables, asked.plugin.records, asked.most, tell)
+    search = Precision(trials, asked.plugin.operators, asked.options)
     verdict, why = search.conclude()
     return result(search, verdict, why, Facts(asked.command, os.fspath(asked.folder), variables))

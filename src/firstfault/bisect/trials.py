@@ -87,6 +87,7 @@ class Trials:
         program: what is run.
         probe: what is looked at.
         variables: what a configuration changes in the environment.
+        records: the variables that make a run write its logs into a folder.
         most: how many runs there may be.
         tell: called with each run that was really done now.
         baseline: observations that effects are measured against, once there are any.
@@ -97,6 +98,7 @@ class Trials:
     program: Program
     probe: Probe
     variables: Callable[[Configuration], Variables]
+    records: Callable[[Path], Variables]
     most: int
     tell: Callable[[Trial], None] = lambda trial: None
     baseline: list[Any] = field(default_factory=list)
@@ -106,13 +108,13 @@ class Trials:
         """The runs of a configuration that have been asked for."""
         return [trial for trial in self.done if trial.configuration == configuration]
 
-    def next(self, configuration: Configuration, why: str, *, extra: Variables | None = None) -> Trial:
+    def next(self, configuration: Configuration, why: str, *, logged: bool = False) -> Trial:
         """One more run of a configuration, from the journal or done now.
 
         Args:
             configuration: what is on.
             why: what it is for.
-            extra: further variables, which change nothing that is computed.
+            logged: whether it shall write what it has switched into its folder.
 
         Raises:
             OutOfRuns: it would be one too many.
@@ -124,7 +126,7 @@ class Trials:
         if asked < len(written):
             trial = self._known(written[asked], configuration)
         else:
-            trial = self._do(configuration, why, {**self.variables(configuration), **(extra or {})})
+            trial = self._do(configuration, why, logged=logged)
             self.tell(trial)
         self.done.append(trial)
         return trial
@@ -145,9 +147,10 @@ class Trials:
             return math.inf
         return statistics.median(self.probe.effect(seen, other) for other in self.baseline)
 
-    def _do(self, configuration: Configuration, why: str, variables: Variables) -> Trial:
+    def _do(self, configuration: Configuration, why: str, *, logged: bool) -> Trial:
         n = max((run.n for run in self.journal.runs), default=0) + 1
         folder = self.journal.run_folder(n)
+        variables = {**self.variables(configuration), **(self.records(folder.absolute()) if logged else {})}
         began = time.monotonic()
         status, problem, effect = None, "", None
         try:

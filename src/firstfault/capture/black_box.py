@@ -13,15 +13,16 @@ and does not watch for what a call changes in place without saying so.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from firstfault.capture import describe, guard
+from firstfault.capture import compiled, describe, guard
+from firstfault.capture.in_c import InC, labels
 from firstfault.capture.open_call import OpenCall, Thread
-from firstfault.capture.repeats import Repeats, tells_all
+from firstfault.capture.repeats import Layout, Repeats, tells_all
 from firstfault.capture.sites import site_of_caller
 from firstfault.record import codec, schema
 from firstfault.record.sinks.ring import Ring
@@ -29,6 +30,9 @@ from firstfault.record.sinks.ring import Ring
 if TYPE_CHECKING:
     from firstfault.capture.recorder import Recorder
     from firstfault.capture.writers import RecordWriter
+
+_Where: TypeAlias = "tuple[str, str, str]"
+"""Operator, target and site of a call."""
 
 _Looks: TypeAlias = "tuple[Hashable, tuple[Any, ...], dict[str, Any]]"
 """What tells the looks of a call apart: operator and place, and the values by position and by keyword."""
@@ -44,23 +48,27 @@ class _Known:
         self.segment = 0
 
 
-class BlackBox:
+class BlackBox(InC):
     """Writes calls and their returns to a ring, each look once a segment."""
 
     def __init__(self, recorder: Recorder, writer: RecordWriter, ring: Ring) -> None:
-        self.recorder = recorder
+        super().__init__(recorder)
         self._writer = writer
         self._ring = ring
         self._numbers = itertools.count(1)
         self._inputs: Repeats[_Known] = Repeats(objects=True)
         self._outputs: Repeats[_Known] = Repeats(objects=True)
+        self._make_known: Callable[[int], _Known] = _Known
+        if compiled.crossing is not None:
+            self._make_known = compiled.crossing.Known
+            self._make_box(cursor=ring.cursor)
 
     def begin(
         self, thread: Thread, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], graph: int
     ) -> OpenCall:
         """Write that a call begins."""
         recorder, calls = self.recorder, thread.calls
-        call = BlackBoxCall(self, recorder.next_number(), op, thread)
+        call = BlackBoxCall(self, recorder.numbers.next(), op, thread)
         where = (op, target, site_of_caller())
         record = schema.Call(call.n, time_ns(), "", "boundary", calls[-1].n if calls else 0, thread.tid)
         markers = recorder.markers or recorder.open_markers()
@@ -69,12 +77,15 @@ class BlackBox:
             record.device, record.stream, record.graph = markers.place(graph)
         calls.append(call)
         found = self._inputs.find(where, args, kwargs)
-        if found is None or not self._write_short(record, *found):
+        if found is not None and self._write_short(record, *found):
+            if self.box is not None:
+                self._keep_inputs(where, args, kwargs, found[0])
+        else:
             record.op, record.target, record.site = where
             walk = describe.Walk()
             with guard.unseen():
                 record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
-                self._write_whole(record, self._inputs, found and found[0], (where, args, kwargs), walk)
+                self._write_whole(record, self._inputs, found and found[0].text, (where, args, kwargs), walk)
         if markers is not None:
             markers.begin(record)
         return call
@@ -82,16 +93,37 @@ class BlackBox:
     def returned(self, call: BlackBoxCall, record: schema.Return, result: Any) -> None:
         """Write that a call came back with ``result``."""
         found = self._outputs.find(call.op, (result,), {})
-        if found is None or not self._write_short(record, *found):
+        if found is not None and self._write_short(record, *found):
+            if self.box is not None:
+                layout = found[0]
+                compared = self._outputs.compared(layout)
+                self.box.keep_output(call.op, result, compared, layout.text)
+        else:
             walk = describe.Walk()
             with guard.unseen():
                 record.described, record.out = True, describe.describe(result, walk)
-                self._write_whole(record, self._outputs, found and found[0], (call.op, (result,), {}), walk)
+                self._write_whole(record, self._outputs, found and found[0].text, (call.op, (result,), {}), walk)
+
+    def end(self, op: str, thread: Thread, record: schema.Return, mutates: Collection[int | str], result: Any) -> None:
+        """Write the return of a call that C has begun, and whose result does not look like one before."""
+        call = BlackBoxCall(self, record.n, op, thread)
+        if mutates:
+            record.mutated = labels(mutates)
+        self.returned(call, record, result)
+
+    def _keep_inputs(
+        self, where: _Where, args: tuple[Any, ...], kwargs: dict[str, Any], layout: Layout[_Known]
+    ) -> None:
+        """Leave the next call that looks so to C."""
+        values = (*args, *kwargs.values())
+        compared = self._inputs.compared(layout)
+        self.box.keep_inputs(*where, layout.names, values, compared, layout.text)
 
     def _write_short(
-        self, record: schema.Call | schema.Return, known: _Known, tensors: tuple[torch.Tensor, ...]
+        self, record: schema.Call | schema.Return, layout: Layout[_Known], tensors: tuple[torch.Tensor, ...]
     ) -> bool:
         """Write a record by the number of what it looks like, if this segment describes that and has room."""
+        known = layout.text
         record.layout = known.number
         record.ptrs = describe.addresses(tensors)
         if self._ring.append(codec.encode(record), known.segment):
@@ -119,7 +151,7 @@ class BlackBox:
     def _new(self, repeats: Repeats[_Known], looks: _Looks, walk: describe.Walk) -> _Known | None:
         if any(item.unreachable is not None for item in walk.found) or not tells_all(*looks[1:], walk.found):
             return None
-        known = _Known(next(self._numbers))
+        known = self._make_known(next(self._numbers))
         return known if repeats.keep(*looks, known) else None
 
 
@@ -142,5 +174,5 @@ class BlackBoxCall(OpenCall):
         if self.markers is not None:
             self.markers.end(record)
         if self.mutates:
-            record.mutated = [describe.label((where,)) for where in self.mutates]
+            record.mutated = labels(self.mutates)
         self._box.returned(self, record, result)

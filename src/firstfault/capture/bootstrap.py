@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+_BACKENDS = "USE_FLAGGEMS SGLANG_PLUGINS FIRSTFAULT_USE_FLAGGEMS FIRSTFAULT_PLUGINS"
+_BACKEND_NAMES = (
+    "FL_ALLOW_VENDORS FL_CONFIG FL_DENY_VENDORS FL_DISPATCH_LOG FL_FLAGOS_BLACKLIST FL_FLAGOS_WHITELIST "
+    "FL_OOT_BLACKLIST FL_OOT_ENABLED FL_OOT_WHITELIST FL_PER_OP FL_PREFER FL_STRICT "
+    "FLAGGEMS_LOG_ONCE FLAGGEMS_LOG_PATH FLAGGEMS_RECORD"
+)
+_BACKEND_OWN = "ATEN_SET SHADOW SHADOW_OPS SHADOW_TOLERANCE"
+
+
+def asks_for_backends() -> bool:
+    """Whether a variable of the policy of operator backends is set; reading what it says takes 10 ms."""
+    asking = {*_BACKENDS.split(), *("FIRSTFAULT_" + name for name in _BACKEND_OWN.split())}
+    for name in _BACKEND_NAMES.split():
+        asking |= {"SGLANG_" + name, "FIRSTFAULT_" + name.removeprefix("FL_")}
+    return not asking.isdisjoint(os.environ)
+
+
 def attach() -> None:
     """Wait for torch, and then for the libraries of the targets that the settings ask for."""
     if _set_by_run() or _wanted():

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from firstfault import settings
-from firstfault.capture import contracts, coverage, recorder
+from firstfault.capture import compiled, contracts, coverage, recorder
 from firstfault.errors import tell
 from firstfault.record.plain import plain_text
 
@@ -177,6 +177,8 @@ def wrap(
         return result
 
     setattr(boundary, WRAPPED, True)
+    if compiled.crossing is not None:
+        compiled.crossing.attach(boundary, name, target, first, mutates)
     coverage.counted(target)
     _functions[boundary] = func
     return boundary

@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import structs
 
+from firstfault.capture import compiled
 from firstfault.capture.describe import Found
 from firstfault.errors import tell
 from firstfault.record import codec, layout, schema
@@ -78,6 +79,8 @@ def contract(
         raise ValueError(f"a contract on {made.arg} of {op} with a negative number, or an extent that is no integer")
     if made not in _declared:
         _declared.append(made)
+        if compiled.crossing is not None:  # which knows of no contracts: a call that has one must not be begun there
+            compiled.crossing.forget()
 
 
 def know(op: str, parameters: Sequence[str]) -> None:

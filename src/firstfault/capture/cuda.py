@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
 
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -17,6 +21,48 @@ def driver() -> Any:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
+        return None
+
+
+def address(function: Any) -> int:
+    """Where a library's function lies."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+class Runtime(NamedTuple):
+    """What torch itself asks of the runtime, for who cannot ask torch: functions of libraries that it has loaded."""
+
+    is_capturing: Any
+    get_device: Any
+    get_stream: Any
+
+    def current(self) -> tuple[int, int] | None:
+        """The current device and the handle of its current stream, or None where one cannot be told."""
+        device, stream, capturing = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        if (
+            self.get_device(ctypes.byref(device))
+            or self.get_stream(device, ctypes.byref(stream))
+            or self.is_capturing(stream, ctypes.byref(capturing))
+            or capturing.value
+        ):
+            return None
+        return device.value, stream.value or 0
+
+    def addresses(self) -> tuple[int, int, int]:
+        """Where each of them lies."""
+        return address(self.is_capturing), address(self.get_device), address(self.get_stream)
+
+
+def runtime() -> Runtime | None:
+    """The functions of the libraries that torch has loaded; None where they are not as expected."""
+    folder = Path(torch.__file__).parent / "lib"
+    try:
+        # RTLD_NOLOAD: only what is there already. A library's handle finds the functions of those that it needs.
+        mode = os.RTLD_NOLOAD | os.RTLD_NOW
+        c10 = ctypes.CDLL(str(folder / "libc10_cuda.so"), mode=mode)
+        own = ctypes.CDLL(str(folder / "libtorch_cuda.so"), mode=mode)
+        return Runtime(c10.cudaStreamIsCapturing, c10.cudaGetDevice, own.aoti_torch_get_current_cuda_stream)
+    except (OSError, AttributeError):
         return None
 
 

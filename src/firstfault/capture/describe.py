@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.fx import Proxy
@@ -244,7 +245,7 @@ def _symbolic_tensor(tensor: torch.Tensor, walk: Walk) -> schema.Tensor:
 
 
 _Base: Any = torch._C.TensorBase
-_storage_address: Any = getattr(torch._C, "_data_address", lambda tensor: tensor.untyped_storage().data_ptr())
+read_storage_address: Any = getattr(torch._C, "_data_address", lambda tensor: tensor.untyped_storage().data_ptr())
 _shape = _Base.shape.__get__
 _dtype = _Base.dtype.__get__
 _device = _Base.device.__get__
@@ -293,7 +294,7 @@ def storage_address(tensor: torch.Tensor) -> int:
 
     ``data_ptr`` would do, but gives a lazy copy (``torch._lazy_clone``) memory of its own.
     """
-    address: int = _storage_address(tensor)
+    address: int = read_storage_address(tensor)
     return address
 
 
@@ -301,7 +302,7 @@ def addresses(tensors: tuple[torch.Tensor, ...]) -> list[int]:
     """Where plain tensors begin; 0 for those without memory."""
     return [
         start and start + tensor.storage_offset() * tensor.itemsize
-        for tensor, start in zip(tensors, map(_storage_address, tensors), strict=True)
+        for tensor, start in zip(tensors, map(read_storage_address, tensors), strict=True)
     ]
 
 
@@ -372,6 +373,9 @@ def _entries(owner: Any, entries: list[tuple[Any, Any]], walk: Walk, *, fields: 
             break
         walk.nodes -= 1
         keys.append(key if fields else _key(key))
+        if item is None or item is True or item is False:  # most of what an engine's batch holds
+            values.append(item)
+            continue
         walk.path.append(plain_text(key) if isinstance(key, str) else _key(key))
         values.append(describe(item, walk))
         walk.path.pop()
@@ -443,8 +447,22 @@ def _other(value: Any, walk: Walk) -> schema.Value:
 def _fields(value: Any, walk: Walk) -> schema.Value:
     """A dataclass by its fields: its own ``repr`` would print the values of every tensor in it."""
     missing = object()
-    entries = [(field.name, getattr(value, field.name, missing)) for field in dataclasses.fields(value)]
+    entries = [(name, getattr(value, name, missing)) for name in _field_names(type(value))]
     return _entries(value, [entry for entry in entries if entry[1] is not missing], walk, fields=True)
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields, looked up once: an engine's batch has sixty, and is made anew at each step."""
+    try:
+        names = _known_fields.get(kind)
+        if names is None:
+            names = _known_fields[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    except TypeError:  # its own class has made it one that cannot be hashed
+        names = tuple(field.name for field in dataclasses.fields(kind))
+    return names
+
+
+_known_fields: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def _module(module: torch.nn.Module) -> schema.Opaque:

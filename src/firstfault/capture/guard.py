@@ -19,7 +19,7 @@ from firstfault.record.plain import plain_text
 
 LONGEST_MESSAGE = 10_000
 _reported: set[str] = set()
-_function_modes = torch._C._is_torch_function_mode_enabled
+function_modes = torch._C._is_torch_function_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
 _mode, _fake = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
@@ -47,7 +47,7 @@ def _unseen_and_relaxed() -> Iterator[None]:
 
 def unseen() -> AbstractContextManager[Any]:
     """Hide what runs inside from the program's tensor subclasses, and from modes and ``torch.jit.trace`` where on."""
-    if _function_modes() or _dispatch_modes() or _tracing() is not None:
+    if function_modes() or _dispatch_modes() or _tracing() is not None:
         return _modes_off()
     return torch._C.DisableTorchFunctionSubclass()
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from firstfault.capture import boundary
+
+Router: TypeAlias = "Callable[[CustomOp, Callable[..., Any]], Callable[..., Any]]"
+"""Gives what runs in place of the forward that a module got from its platform; that itself, to leave it alone."""
 
 
 class CustomOp(torch.nn.Module):
@@ -34,7 +37,8 @@ class CustomOp(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._forward_method = self.dispatch_forward()
+        forward = self.dispatch_forward()
+        self._forward_method = forward if _router is None else _router(self, forward)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the implementation of this platform."""
@@ -80,6 +84,15 @@ class CustomOp(torch.nn.Module):
     def forward_oot(self, *args: Any, **kwargs: Any) -> Any:
         """The implementation for platforms outside this list."""
         return self.forward_native(*args, **kwargs)
+
+
+_router: Router | None = None
+
+
+def route_by(router: Router | None) -> None:
+    """Let operator backends be chosen for modules that are made from now on, by what lies above this room."""
+    global _router
+    _router = router
 
 
 def _inherited(cls: type[CustomOp]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ class Thread:
     __slots__ = ("busy", "calls", "tid")
 
     def __init__(self) -> None:
-        self.calls: list[OpenCall] = []
+        self.calls: list[Any] = []
         self.busy = False
         self.tid = threading.get_native_id()
 

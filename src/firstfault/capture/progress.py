@@ -15,13 +15,14 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from firstfault.capture import cuda, graphs
+from firstfault.capture import compiled, cuda, graphs
 from firstfault.record import layout, marker_files, progress, schema
 from firstfault.record.layout import PRIVATE_FILE
 
@@ -36,8 +37,28 @@ class MarkersUnavailable(Exception):
     """Markers cannot be written here; the text says why."""
 
 
+class Asked(NamedTuple):
+    """What a driver is asked for each marker, for C to do the same.
+
+    Attributes:
+        capturing: whether the current stream is being captured.
+        device: the current device.
+        stream: the handle of a device's current stream.
+        write: the address of ``cuStreamWriteValue32``.
+        runtime: the addresses of what answers the first three for C; 0 where it can only be asked in Python.
+    """
+
+    capturing: Callable[[], bool]
+    device: Callable[[], int]
+    stream: Callable[[int], int]
+    write: int
+    runtime: tuple[int, int, int] = (0, 0, 0)
+
+
 class Driver(Protocol):
     """What markers need of a GPU's driver."""
+
+    asked: Asked
 
     def register(self, address: int, size: int) -> int:
         """Map host memory for the device; its address there.
@@ -70,6 +91,15 @@ class CudaDriver:
         self._device: Any = torch._C._cuda_getDevice
         self._stream: Any = torch._C._cuda_getCurrentRawStream
         self._capturing: Any = torch._C._cuda_isCurrentStreamCapturing
+        self.asked = Asked(self._capturing, self._device, self._stream, cuda.address(write), self._runtime())
+
+    def _runtime(self) -> tuple[int, int, int]:
+        """The runtime's own answers to what ``current`` asks, as far as they are the same."""
+        asked = cuda.runtime()
+        with suppress(RuntimeError):
+            if asked is not None and asked.current() == (self._device(), self._stream(self._device())):
+                return asked.addresses()
+        return 0, 0, 0
 
     def register(self, address: int, size: int) -> int:
         """Map host memory for the device; its address there."""
@@ -117,6 +147,23 @@ class _Slot(NamedTuple):
     address: int
     """Where the device writes."""
     lock: threading.Lock
+    page: mmap.mmap
+    write: Callable[[int, int, int], int]
+
+    def mark(self, stream: int, marker: int) -> None:
+        """Enqueue a marker on a stream."""
+        if self.offset < 0:
+            return
+        with self.lock:  # two threads on one stream: what was enqueued last must be what is written last
+            _ENQUEUED.pack_into(self.page, self.offset + progress.ENQUEUED_OFFSET, marker)
+            self.write(stream, self.address, marker & 0xFFFFFFFF)
+
+
+class Slot(Protocol):
+    """A stream's place in the page."""
+
+    def mark(self, stream: int, marker: int) -> None:
+        """Enqueue a marker on that stream."""
 
 
 class Markers:
@@ -139,16 +186,17 @@ class Markers:
         self._driver = driver
         self._current = driver.current
         self._write = driver.write
-        self._in_graphs = in_graphs
-        self._slots: dict[tuple[int, int], _Slot] = {}
+        self.asked = driver.asked
+        self.in_graphs = in_graphs
+        self._slots: dict[tuple[int, int], Slot] = {}
         self._graph_slots: dict[int, _Slot] = {}
         self._taken = 0
         self._taking = threading.Lock()
         self._page = shared_page(path, progress.PAGE_BYTES)
         self._started = time.time_ns()
         self._page[: len(self._header())] = self._header()
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
-        self._base = driver.register(address, progress.PAGE_BYTES)
+        self._own_address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
+        self._base = driver.register(self._own_address, progress.PAGE_BYTES)
 
     def place(self, graph: int) -> tuple[int, int, int]:
         """Where a call begins: device, stream and graph, with ``graph`` the one that it replays.
@@ -162,10 +210,10 @@ class Markers:
         """Mark that a call begins, where it was found to be."""
         marker = progress.begin_marker(call.n)
         if call.device >= 0:
-            if call.graph and self._in_graphs:
+            if call.graph and self.in_graphs:
                 self._restart(call.graph, call.stream)
             self._mark(call.device, call.stream, marker)
-        elif call.graph and self._in_graphs:
+        elif call.graph and self.in_graphs:
             self._mark_captured(call.graph, marker)
 
     def end(self, record: schema.Return | schema.Raise) -> None:
@@ -174,7 +222,7 @@ class Markers:
         marker = progress.end_marker(record.n)
         if record.device >= 0:
             self._mark(record.device, record.stream, marker)
-        elif self._in_graphs and (graph := graphs.capturing()):
+        elif self.in_graphs and (graph := graphs.capturing()):
             self._mark_captured(graph, marker)
 
     def keep(self) -> None:
@@ -186,12 +234,8 @@ class Markers:
         self.path.unlink(missing_ok=True)
 
     def _mark(self, device: int, stream: int, marker: int) -> None:
-        slot = self._slots.get((device, stream)) or self._slot((device, stream))
-        if slot.offset < 0:
-            return
-        with slot.lock:  # two threads on one stream: what was enqueued last must be what is written last
-            _ENQUEUED.pack_into(self._page, slot.offset + progress.ENQUEUED_OFFSET, marker)
-            self._write(stream, slot.address, marker & 0xFFFFFFFF)
+        slot = self._slots.get((device, stream)) or self.slot(device, stream)
+        slot.mark(stream, marker)
 
     def _mark_captured(self, graph: int, marker: int) -> None:
         """Capture a marker into a graph, which writes it at each replay."""
@@ -210,12 +254,22 @@ class Markers:
             _ENQUEUED.pack_into(self._page, slot.offset + progress.ENQUEUED_OFFSET, replays + 1)
             self._write(stream, slot.address, 0)
 
-    def _slot(self, place: tuple[int, int]) -> _Slot:
+    def slot(self, device: int, stream: int) -> Slot:
+        """The place of a stream in the page, taken at its first marker."""
         with self._taking:
-            slot = self._slots.get(place)  # taken by another thread, just now
+            slot = self._slots.get((device, stream))  # taken by another thread, just now
             if slot is None:
-                slot = self._slots[place] = self._take(progress.slot(place[0], progress.STREAM, place[1]))
+                taken = self._take(progress.slot(device, progress.STREAM, stream))
+                slot = self._slots[device, stream] = self._in_c(taken)
             return slot
+
+    def _in_c(self, slot: _Slot) -> Slot:
+        """A slot that C writes to, where it can."""
+        if compiled.crossing is None or slot.offset < 0:
+            return slot
+        enqueued = self._own_address + slot.offset + progress.ENQUEUED_OFFSET
+        in_c: Slot = compiled.crossing.Slot(enqueued, slot.address, self.asked.write)
+        return in_c
 
     def _graph_slot(self, graph: int) -> _Slot:
         with self._taking:
@@ -228,12 +282,12 @@ class Markers:
         """Take the next slot; an offset of -1 when all are taken."""
         index = self._taken
         if index >= progress.SLOTS:
-            return _Slot(-1, 0, self._taking)
+            return _Slot(-1, 0, self._taking, self._page, self._write)
         self._taken += 1
         offset = progress.slot_offset(index)
         self._page[offset : offset + len(fresh)] = fresh
         self._page[: len(self._header())] = self._header()
-        return _Slot(offset, self._base + offset + progress.REACHED_OFFSET, threading.Lock())
+        return _Slot(offset, self._base + offset + progress.REACHED_OFFSET, threading.Lock(), self._page, self._write)
 
     def _header(self) -> bytes:
         namespace = marker_files.pid_namespace()

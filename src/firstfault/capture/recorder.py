@@ -27,6 +27,7 @@ import torch
 from firstfault import settings
 from firstfault.capture import (
     called,
+    compiled,
     contracts,
     coverage,
     describe,
@@ -41,6 +42,8 @@ from firstfault.capture import (
     writers,
 )
 from firstfault.capture.black_box import BlackBox
+from firstfault.capture.in_c import InC
+from firstfault.capture.named_calls import NamedCalls
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of_caller
 from firstfault.capture.values import Values
@@ -48,6 +51,7 @@ from firstfault.errors import NanFound
 from firstfault.record import schema
 from firstfault.record.plain import plain_text
 from firstfault.record.sinks.ring import Ring
+from firstfault.record.sinks.segments import Segments
 from firstfault.record.statistics_page import INPUTS, OUTPUTS
 from firstfault.settings import Level, Settings
 
@@ -56,7 +60,20 @@ class _Threads(threading.local):
     """The current thread's state, behind one look-up: a thread-local costs ten times an attribute."""
 
     def __init__(self) -> None:
-        self.current = Thread()
+        self.current = Thread() if compiled.crossing is None else compiled.crossing.Thread()
+
+
+class Counter:
+    """Numbers calls."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self._count = itertools.count(1)
+
+    def next(self) -> int:
+        """The number of a call that begins."""
+        n = self.last = next(self._count)
+        return n
 
 
 class Recorder:
@@ -70,8 +87,7 @@ class Recorder:
         self._pid = os.getpid()
         self.closed = False
         """Whether this process was forked from the one that it records."""
-        self._count = itertools.count(1)
-        self._begun = 0
+        self.numbers = Counter() if compiled.crossing is None else compiled.crossing.Counter()
         self.writers: list[writers.Writer] = []
         self._record: writers.RecordWriter | None = None
         folder = None
@@ -80,11 +96,17 @@ class Recorder:
             self.writers.append(self.text)
         self.short: text_only.TextOnly | BlackBox | None = None
         """The short way of a call, where what is recorded allows one."""
+        self.in_c: InC | None = None
+        """What writes calls in C, where that is built and what is recorded allows it."""
         if (opened := writers.open_record(chosen)) is not None:
             self._record, folder = opened
             self.writers.append(self._record)
-            if isinstance(self._record.sink, Ring) and self.text is None and chosen.level == Level.METADATA:
-                self.short = BlackBox(self, self._record, self._record.sink)
+            sink = self._record.sink
+            only_names = chosen.level == Level.NAMES and self.text is None
+            if compiled.crossing is not None and only_names and isinstance(sink, Segments):
+                self.in_c = NamedCalls(self, self._record, sink)
+            if isinstance(sink, Ring) and self.text is None and chosen.level == Level.METADATA:
+                self.short = self.in_c = BlackBox(self, self._record, sink)
         self.dumper: dump.Dumper | None = None
         if chosen.level >= Level.DUMPS:
             self.dumper = dump.Dumper(writers.dump_folder(chosen, folder), chosen, self._pid)
@@ -119,7 +141,7 @@ class Recorder:
         called: open_call.Called = open_call.NOT_TOLD,
     ) -> OpenCall:
         """Write that a call begins, and save its inputs at level 10."""
-        n = self.next_number()
+        n = self.numbers.next()
         calls = thread.calls
         record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
         record.collective = collective
@@ -146,11 +168,6 @@ class Recorder:
             call.replay.start()
         return call
 
-    def next_number(self) -> int:
-        """The number of a call that begins."""
-        n = self._begun = next(self._count)
-        return n
-
     def open_markers(self) -> progress.Markers | None:
         """The marker page, once the program uses CUDA; one note where it cannot be had."""
         if not self._wants_markers or not torch.cuda.is_initialized():
@@ -161,14 +178,21 @@ class Recorder:
     def _try_markers(self) -> progress.Markers | None:
         try:
             assert self._folder is not None
-            self.markers = progress.open_markers(self._folder, in_graphs=self._in_graphs)
-            if self.markers is not None:
+            markers = progress.open_markers(self._folder, in_graphs=self._in_graphs)
+            if markers is not None:  # else not just now: tried again at the next call
                 graphs.install(_graph_hooks())
-            self._wants_markers = self.markers is None  # not just now: tried again at the next call
+                self.use_markers(markers)
         except (progress.MarkersUnavailable, OSError) as reason:
-            self._wants_markers = False
+            self.use_markers(None)
             self.note("markers", f"no progress markers: {reason}")
         return self.markers
+
+    def use_markers(self, markers: progress.Markers | None) -> None:
+        """Write markers from now on; or never, for None."""
+        self._wants_markers = False
+        self.markers = markers
+        if self.in_c is not None:
+            self.in_c.use_markers(markers)
 
     def note(self, code: str, message: str, count: int = 1) -> None:
         """Write a note into the recording, on what has been so ``count`` times."""
@@ -205,7 +229,7 @@ class Recorder:
                 if times > 1:
                     self.note(code, coverage.not_seen[code], times)
             if self._record is not None:
-                self._record.end(schema.End(time.time_ns(), self._begun))
+                self._record.end(schema.End(time.time_ns(), self.numbers.last))
             if self.markers is not None:
                 self.markers.keep()
         except Exception as error:
@@ -214,6 +238,8 @@ class Recorder:
     def close(self) -> None:
         """Give the files back without a word, as a forked child does with those of its parent."""
         self.closed = True
+        if self.in_c is not None:
+            self.in_c.close()
         closing, self.writers, self._record = self.writers, [], None
         for writer in closing:
             with suppress(OSError):
@@ -284,7 +310,7 @@ class Recorder:
         self.dumped(schema.Dump(record.n, "inputs", opened.folder, opened.nbytes))
 
 
-def begin(
+def _begin(
     op: str,
     target: str,
     args: tuple[Any, ...],
@@ -324,6 +350,12 @@ def begin(
         return None
     finally:
         thread.busy = False
+
+
+begin = _begin
+if compiled.crossing is not None:
+    begin = compiled.crossing.begin
+    compiled.crossing.use_begin(_begin)
 
 
 def note(code: str, message: str) -> None:
@@ -414,15 +446,23 @@ def _recorder() -> Recorder | None:
 
 
 def _open() -> Recorder:
-    global _current
     try:
         opened = Recorder(settings.current())
     except Exception as error:
         guard.internal_error("opening the recording, which stays off", error)
         opened = Recorder(Settings())
     _end_with_process(opened)
-    _current = opened
+    switch(opened)
     return opened
+
+
+def switch(recorder: Recorder | None) -> None:
+    """Have calls recorded by ``recorder`` from now on; None: by one that is opened at the next."""
+    global _current
+    _current = recorder
+    if compiled.crossing is not None:
+        in_c = recorder.in_c if recorder is not None else None
+        compiled.crossing.activate(in_c.box if in_c is not None else None)
 
 
 def _end_with_process(recorder: Recorder) -> None:
@@ -434,10 +474,11 @@ def _end_with_process(recorder: Recorder) -> None:
 
 def _after_fork_in_child() -> None:
     """Leave the parent's recording alone; the child opens its own at its first call."""
-    global _current, _opening
+    global _opening
     _opening = threading.Lock()
     _opening_in.clear()
-    parents, _current = _current, None
+    parents = _current
+    switch(None)
     if parents is not None:
         parents.close()
 

@@ -51,7 +51,7 @@ _Picked: TypeAlias = "Callable[[Sequence[Any]], tuple[Any, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout(Generic[Text]):
+class Layout(Generic[Text]):
     """What a call looked like, and what is written for it.
 
     Attributes:
@@ -87,13 +87,13 @@ class Repeats(Generic[Text]):
         self._looked_up_by: dict[tuple[Any, ...], _Picked] = {}
         """By the types of the values: what picks the objects among them that stand for themselves."""
         self._dead: dict[type, int] = {}
-        self._layouts: dict[Hashable, list[_Layout[Text]]] = {}
+        self._layouts: dict[Hashable, list[Layout[Text]]] = {}
         self._fruitless: dict[Hashable, int] = {}
 
     def find(
         self, op: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Text, tuple[torch.Tensor, ...]] | None:
-        """The text of an earlier call of ``op`` that this one would be written as too, and the tensors of this one.
+    ) -> tuple[Layout[Text], tuple[torch.Tensor, ...]] | None:
+        """The layout of an earlier call of ``op`` that this one would be written as too, and the tensors of this one.
 
         Args:
             op: the operator, and what else tells its calls apart.
@@ -120,7 +120,7 @@ class Repeats(Generic[Text]):
                     self._layouts[op] = [layout, *(other for other in layouts if other is not layout)]
                 if op in self._fruitless:
                     del self._fruitless[op]
-                return layout.text, layout.tensors(flat) if again else tensors
+                return layout, layout.tensors(flat) if again else tensors
         return None
 
     def keep(self, op: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], text: Text) -> bool:
@@ -145,11 +145,21 @@ class Repeats(Generic[Text]):
             same = _guard(distinct(flat))
         except RuntimeError:  # no strides: sparse, nested
             return False
-        layout = _Layout(types, tuple(kwargs), _picker(tensors), distinct, again, _picker(others), compared, same, text)
+        layout = Layout(types, tuple(kwargs), _picker(tensors), distinct, again, _picker(others), compared, same, text)
         if len(self._layouts) >= MOST_KEPT:
             self._layouts.clear()
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
         return True
+
+    @staticmethod
+    def compared(layout: Layout[Text]) -> list[Any]:
+        """What the values of a layout that are no tensors must be.
+
+        A weak reference stands for the object that it refers to, ``...`` for anything, and all else for its like.
+        """
+        return [
+            value._reference if isinstance(value, _Same) else ... if value is _ANY else value for value in layout.values
+        ]
 
     def _looked_up_under(self, op: Hashable, types: tuple[Any, ...], flat: Sequence[Any]) -> Hashable:
         pick = self._looked_up_by.get(types)

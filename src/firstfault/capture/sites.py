@@ -44,6 +44,13 @@ def site_of_caller() -> str:
     return ""
 
 
+def told(frame: FrameType) -> str | None:
+    """The site of a call that was made in ``frame``; None where that is passed over."""
+    if frame.f_code.co_filename.endswith(_PASSED_OVER):
+        return None
+    return plain_text(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+
 def _keep(frame: FrameType) -> str:
     if len(_known) >= _MOST:
         _known.clear()

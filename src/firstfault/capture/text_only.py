@@ -94,7 +94,7 @@ class WithLayouts:
         """Write that a call begins, and its arguments."""
         found = self._inputs.find(op, args, kwargs)
         if found is not None:
-            arguments = found[0]
+            arguments = found[0].text
         else:
             with guard.unseen():
                 described = describe.describe_call(args, kwargs, describe.Walk())
@@ -107,7 +107,7 @@ class WithLayouts:
         """Write a result."""
         found = self._outputs.find(call.op, (result,), {})
         if found is not None:
-            output = found[0]
+            output = found[0].text
         else:
             with guard.unseen():
                 output = _encoded(text_log.output(describe.describe(result, describe.Walk())))
@@ -133,7 +133,7 @@ class WithValues:
         found = self._inputs.find(op, args, kwargs)
         with guard.reading():
             if found is not None and not stats.out_of_reach():
-                template, tensors = found
+                template, tensors = found[0].text, found[1]
                 call.watched = template.watched(tensors)
                 arguments = template.filled(tensors)
             else:
@@ -150,7 +150,7 @@ class WithValues:
         with guard.reading():
             changed = in_place.changed(call.watched, call.mutates, *call.given)
             if found is not None and not stats.out_of_reach():
-                output = found[0].filled(found[1])
+                output = found[0].text.filled(found[1])
             else:
                 walk = describe.Walk()
                 described = describe.describe(result, walk)

@@ -20,12 +20,13 @@ import msgspec
 
 import firstfault
 from firstfault import peers, settings
+from firstfault.capture import compiled
 from firstfault.errors import tell
 from firstfault.record import codec, layout, schema, text_log
 from firstfault.record.plain import plain_text
 from firstfault.record.sinks.append_file import AppendFile, make_private
-from firstfault.record.sinks.ring import Ring
-from firstfault.record.sinks.segments import Segments
+from firstfault.record.sinks.ring import Cursor, Ring
+from firstfault.record.sinks.segments import Appender, Segments
 from firstfault.record.sinks.stream import Stream
 
 _LONGEST_TITLE = 200
@@ -242,6 +243,17 @@ class RecordWriter:
                 self._untold = self._full = False
         return True
 
+    def rest(self, line: bytes, written: int) -> None:
+        """Write what another could not write of a line, beyond so many bytes."""
+        if written == 0 or not isinstance(self.sink, Segments):
+            self.line(line)
+            return
+        try:
+            self.sink.finish(line[written:])
+        except (OSError, ValueError) as error:
+            self._losses.add(error)
+            self._untold = True
+
     def _write_last(self, *records: schema.Record) -> None:
         """Say in the place of the last records that some are missing: a disk that is full may stay so."""
         with suppress(OSError, ValueError):
@@ -278,9 +290,13 @@ def open_record(chosen: settings.Settings) -> tuple[RecordWriter, Path] | None:
         return None
     try:
         folder = _own_folder(chosen.recording)
-        sink = (
-            Ring(folder, _header(chosen), chosen.ring_bytes) if chosen.ring_bytes else Segments(folder, _header(chosen))
-        )
+        built = compiled.crossing
+        sink: LineSink
+        if chosen.ring_bytes:
+            sink = Ring(folder, _header(chosen), chosen.ring_bytes, built.Cursor if built is not None else Cursor)
+        else:
+            appender = built.Appender if built is not None else Appender
+            sink = Segments(folder, _header(chosen), appender=appender)
     except OSError as error:
         tell(f"cannot record to {chosen.recording}: {error.strerror}. Choose another FIRSTFAULT_DIR.")
         return None

@@ -20,6 +20,8 @@ from firstfault.cli import (
     blame,
     coredump,
     diff,
+    dispatch,
+    doctor,
     gdb,
     harness,
     include,
@@ -30,6 +32,7 @@ from firstfault.cli import (
     report,
     run,
     sanitize,
+    shadow,
     skills,
     targets,
     trace,
@@ -45,6 +48,8 @@ COMMANDS = (
     trace,
     query,
     diff,
+    dispatch,
+    shadow,
     live,
     replay,
     blame,
@@ -56,7 +61,9 @@ COMMANDS = (
     triage,
     include,
     targets,
+    doctor,
     skills,
+    doctor,
 )
 
 INTERRUPTED = 130

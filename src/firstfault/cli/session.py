@@ -26,7 +26,7 @@ from firstfault.record.secrets import REDACTED, SECRET, redact, redacted
 from firstfault.settings import LEVEL_FORMS, Level, Settings
 from firstfault.tools.runner import Ending
 
-__all__ = ["STDERR_TAIL", "Session", "chosen", "create", "environment", "redact"]
+__all__ = ["STDERR_TAIL", "Session", "chosen", "create", "environment", "redact", "with_hook"]
 
 KEPT_VARIABLES = re.compile(
     r"(CUDA|NCCL|PYTORCH|TORCH|TRITON|OMP|MKL|SGLANG|VLLM|FLASHINFER|FIRSTFAULT|HF_HUB|TRANSFORMERS)_[A-Z0-9_]+"
@@ -144,11 +144,15 @@ def environment(environ: Mapping[str, str], recording: Path, chosen: Settings) -
         return changed
     if chosen.stop_on_nan:
         changed["FIRSTFAULT_STOP_ON_NAN"] = "1"
-    homes = {str(Path(str(module.__file__)).parent.parent): None for module in (firstfault, msgspec)}
-    changed["FIRSTFAULT_IMPORT_FROM"] = os.pathsep.join(homes)
     changed["FIRSTFAULT_TARGETS"] = ",".join(chosen.targets)
-    changed["PYTHONPATH"] = os.pathsep.join(filter(None, (HOOK, environ.get("PYTHONPATH", ""))))
-    return changed
+    return with_hook(changed)
+
+
+def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which every Python finds us when it starts."""
+    homes = {str(Path(str(module.__file__)).parent.parent): None for module in (firstfault, msgspec)}
+    path = os.pathsep.join(filter(None, (HOOK, environ.get("PYTHONPATH", ""))))
+    return dict(environ) | {"FIRSTFAULT_IMPORT_FROM": os.pathsep.join(homes), "PYTHONPATH": path}
 
 
 def _level(level: int) -> Level:

@@ -10,7 +10,7 @@ looked at the device itself (an assertion in a kernel, a core dump, a debugger, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from firstfault.diagnose.finding import Kind
 from firstfault.read.calls import Call, Process
@@ -61,21 +61,28 @@ def witness(complaints: Iterable[Complaint]) -> Complaint | None:
     return min(named, key=lambda told: WITNESSES.index(told.teller), default=None)
 
 
-def call_of(kernel: str, process: Process) -> Call | None:
-    """The last call of an operator that runs a kernel, judging by the names."""
-    wanted = bare_name(kernel)
-    if len(wanted) < SHORTEST_NAME:
+def call_of(kernel: str, process: Process, broken: Callable[[Call], bool] = lambda call: False) -> Call | None:
+    """The call of an operator that runs a kernel, judging by the names: the first that is ``broken``, else the last."""
+    if len(bare_name(kernel)) < SHORTEST_NAME:
         return None
+    every = [call for call in _kept(process) if is_of(kernel, call)]
+    return next((call for call in every if broken(call)), every[-1] if every else None)
+
+
+def is_of(kernel: str, call: Call) -> bool:
+    """Whether a call runs a kernel, judging by the names."""
+    return _same(bare_name(kernel), bare_name(call.op))
+
+
+def _kept(process: Process) -> list[Call]:
+    """The calls that are still kept, by number."""
     open_calls = [call for thread in process.threads.values() for call in thread.open]
-    every = sorted([*process.recent.values(), *open_calls], key=lambda call: call.n, reverse=True)
-    return next((call for call in every if _same(wanted, bare_name(call.op))), None)
+    return sorted({call.n: call for call in [*process.recent.values(), *open_calls]}.values(), key=lambda call: call.n)
 
 
 def call_from(hosts: Sequence[str], process: Process) -> Call | None:
     """The last call that was made at one of the Python lines that led to a launch, the innermost of these."""
-    open_calls = [call for thread in process.threads.values() for call in thread.open]
-    every = sorted([*process.recent.values(), *open_calls], key=lambda call: call.n, reverse=True)
-    by_site = {_file_and_line(call.record.site): call for call in reversed(every) if call.record.site}
+    by_site = {_file_and_line(call.record.site): call for call in _kept(process) if call.record.site}
     return next((by_site[at] for host in hosts if (at := _file_and_line(host)) in by_site), None)
 
 

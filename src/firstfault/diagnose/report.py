@@ -12,13 +12,13 @@ from itertools import islice
 
 import msgspec
 
-from firstfault.diagnose import chain, complaints, device, diagnosis, rules
+from firstfault.diagnose import chain, complaints, device, diagnosis, rules, witnessed
 from firstfault.diagnose.device import Position
 from firstfault.diagnose.finding import Confidence, Finding, ranked
 from firstfault.diagnose.finding import Verdict as Found
 from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
 from firstfault.read.calls import Call, History, Process
-from firstfault.read.formats.complaint import Complaint, Teller
+from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
 from firstfault.record import progress, schema
@@ -274,10 +274,14 @@ def _process(process: Process, case: Case) -> ProcessReport:
     conclusion = _conclusion(process, verdict, suspect, case.ending)
     page = case.pages.get(process.name)
     streams = device.positions(page, process.marks) if page is not None else []
-    if streams and _device_failed(process, suspect, case.ending):
+    one = _only(process, case.history) if case.kind == DUMP else None
+    well = _exited_well(process, case.ending)
+    seen = witnessed.find(case.complaints, process, only=one, exited_well=well)
+    told = seen is not None and witnessed.overrules(seen, streams, process)
+    if told and seen is not None:
+        verdict, suspect, conclusion = Verdict.CULPRIT, seen.call, seen.text
+    elif streams and _device_failed(process, suspect, case.ending):
         verdict, suspect, conclusion = _blame(process, streams, verdict, suspect, conclusion)
-    elif (seen := _witnessed(process, case)) is not None:
-        verdict, suspect, conclusion = Verdict.CULPRIT, *seen
     only = _only(process, case.history) if verdict is Verdict.ENDED else None
     for call in filter(None, (suspect, only)):
         case.complete_call(call)
@@ -305,42 +309,23 @@ def _process(process: Process, case: Case) -> ProcessReport:
         targets=_targets(process),
         notes=list(_notes(process)),
         diagnosis=diagnosis.of_findings(findings, suspect),
-        chain=_chain(process, verdict, suspect, findings, case),
+        chain=_chain(process, verdict, suspect, findings, case, "" if told or not streams else "progress markers"),
     )
 
 
 def _chain(
-    process: Process, verdict: Verdict, suspect: Call | None, findings: list[Finding], case: Case
+    process: Process, verdict: Verdict, suspect: Call | None, findings: list[Finding], case: Case, how: str
 ) -> chain.Chain | None:
-    """The chain of a failure on the device; None for one that is none, or that no call is known of."""
+    """The chain of a failure on the device; None for one that is none, or that no call is known of.
+
+    ``how`` is what says which call it was, where that is not what names the kernel.
+    """
     seen = complaints.witness(case.complaints)
     on_device = verdict is Verdict.CULPRIT or (seen is not None and verdict is not Verdict.ENDED)
     if suspect is None or not on_device:
         return None
-    how = "progress markers" if process.name in case.pages else seen.teller.value if seen is not None else ""
-    return chain.of(suspect, process, how, findings, case.complaints)
-
-
-def _witnessed(process: Process, case: Case) -> tuple[Call, str] | None:
-    """The call whose kernel failed as something that looked at the device saw it, and that in a sentence."""
-    told = complaints.witness(case.complaints)
-    call = None
-    if told is not None and _is_of(told, process) and not _lived_on(told, process, case.ending):
-        call = complaints.call_of(told.kernel, process) or complaints.call_from(told.hosts, process)
-        call = call or (_only(process, case.history) if case.kind == DUMP else None)
-    if told is None or call is None:
-        return None
-    return call, f"The kernel of {call.op} (call {call.n}) failed on the device. {complaints.sentence(told)}."
-
-
-def _lived_on(told: Complaint, process: Process, ending: Ending) -> bool:
-    """Whether what was told of is not what a process ended in: one that a sanitizer sees to fail may end well."""
-    return _exited_well(process, ending) and told.teller is not Teller.SANITIZER
-
-
-def _is_of(told: Complaint, process: Process) -> bool:
-    """Whether a complaint may be of a process: it names no other."""
-    return not told.pid or process.header is None or told.pid == process.header.pid
+    by = how or (seen.teller.value if seen is not None else "")
+    return chain.of(suspect, process, by, findings, case.complaints)
 
 
 def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Case) -> list[Finding]:

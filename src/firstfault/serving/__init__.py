@@ -1,1 +1,1 @@
-"""A server over HTTP → files of a bundle, requests and their answers; what they mean is not judged here."""
+"""Talking to a server over HTTP."""

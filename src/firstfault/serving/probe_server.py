@@ -1,23 +1,19 @@
-"""Ask a server saved requests, and keep its answers.
+"""Ask a server that has just been started saved requests, one after the other.
 
-    send("http://127.0.0.1:30000", requests(Path("requests.jsonl")))  →  [{"text": "…", "meta_info": {…}}, …]
-
-A line of the file is a request's body, which goes to ``/generate`` or, where it looks like one of the OpenAI API, to
-that path; or ``{"path": "/v1/completions", "body": {…}}``.
+wait_until_healthy("http://127.0.0.1:30000", lambda: False, 600)
+send("http://127.0.0.1:30000", requests, 600)  →  [{"text": "…", "meta_info": {…}}, …]
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from firstfault.errors import FirstFaultError, UnreadableInput
+from firstfault.errors import FirstFaultError
+from firstfault.record.requests import Request
 
 HEALTH = "/health"
 _POLL_SECONDS = 0.25
@@ -28,35 +24,14 @@ class ServerFailed(FirstFaultError):
     """A server that does not become healthy, or does not answer."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """One request, to be sent as JSON."""
-
-    path: str
-    body: dict[str, Any]
-
-
-def requests(path: Path) -> list[Request]:
-    """The requests of a file.
-
-    Raises:
-        UnreadableInput: it cannot be read, or a line is no request.
-    """
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableInput(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    if not lines:
-        raise UnreadableInput(f"{path} holds no requests; put one JSON object a line in it")
-    return [_request(line, f"{path}, line {at}") for at, line in enumerate(lines, 1)]
-
-
 def is_there(url: str, health: str = HEALTH) -> bool:
-    """Whether a server answers at all."""
+    """Whether something listens, be it that it does not answer."""
     try:
         httpx.get(url + health, timeout=_ASK_SECONDS, trust_env=False)
-    except httpx.TransportError:
+    except httpx.ConnectError:
         return False
+    except httpx.TransportError:
+        return True
     return True
 
 
@@ -110,24 +85,3 @@ def _answer(client: httpx.Client, at: int, request: Request) -> Any:
         return answer.json()
     except ValueError as error:
         raise ServerFailed(f"request {at} is not answered with JSON") from error
-
-
-def _request(line: str, where: str) -> Request:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableInput(f"{where}: not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise UnreadableInput(f"{where}: not a JSON object")
-    if isinstance(found.get("body"), dict):
-        return Request(_path(found, found["body"]), found["body"])
-    return Request(_path({}, found), found)
-
-
-def _path(told: dict[str, Any], body: dict[str, Any]) -> str:
-    for name in ("path", "endpoint", "url"):
-        if isinstance(told.get(name), str):
-            return httpx.URL(told[name]).path
-    if "messages" in body:
-        return "/v1/chat/completions"
-    return "/v1/completions" if "prompt" in body else "/generate"

@@ -25,7 +25,10 @@ TRIGGERED = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"
 LIGHT = "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory"
 AFTERWARDS = "skip_abort"
 """The program goes on to its own error, and ends as it does without."""
-ABORTS = "the driver (580 and later) aborts the process once it has written the core dump"
+ABORTS = (
+    "once the core dump is written, the driver ends what runs on the device with an error, and, 580 and later, "
+    "aborts a process that was not started by firstfault run --coredump"
+)
 _FORMATS = re.compile("%[hpt%]")
 _LOOK_SECONDS = 0.2
 _MAGIC = b"\x7fELF"

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from firstfault.errors import UsageError
 from firstfault.tools import programs
 
 PROGRAM = programs.Program("cuda-gdb", "cuda-gdb-13-0", "cuda-gdb")
@@ -24,20 +23,19 @@ _LOOK = (
     "print $errorpc",
     f"x/{AROUND}i $pc-{AROUND // 2 * 16}",
 )
-_QUOTED = '"'
 
 
 def on_core_dump(core: Path, environ: Mapping[str, str] | None = None) -> list[str]:
     """The command line that prints what a GPU core dump holds.
 
+    Args:
+        core: the file; cuda-gdb takes the rest of a line for its name, as it stands.
+        environ: in which cuda-gdb is looked for.
+
     Raises:
         NotInstalled: there is no cuda-gdb.
-        UsageError: the file's name cannot be given to cuda-gdb.
     """
-    name = str(core.absolute())
-    if _QUOTED in name or "\n" in name:
-        raise UsageError(f"cuda-gdb takes no file with a quotation mark in its name: {core}; rename it")
-    return [*_batch((*_QUIET, f'target cudacore "{name}"', *_LOOK), environ)]
+    return [*_batch((*_QUIET, f"target cudacore {core}", *_LOOK), environ)]
 
 
 def on_command(command: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:

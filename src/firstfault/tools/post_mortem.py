@@ -6,6 +6,7 @@ recording/coredumps/vm-4242.cudacore   →   recording/tools/cuda-gdb-4242.txt
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,9 +27,11 @@ def opened(core: Path, environ: Mapping[str, str]) -> str:
     Raises:
         NotInstalled: there is no cuda-gdb.
         CannotStart: it may not be run.
-        UsageError: the file's name cannot be given to it.
     """
-    done = captured(cuda_gdb.on_core_dump(core, environ), environ, SECONDS)
+    with tempfile.TemporaryDirectory(prefix="firstfault-core-") as folder:
+        link = Path(folder) / "core"  # its own name may have blanks, or what ends a line
+        link.symlink_to(core.absolute())
+        done = captured(cuda_gdb.on_core_dump(link, environ), environ, SECONDS)
     ended = f"\n[cuda-gdb did not end within {SECONDS:.0f} s]\n" if done.timed_out else ""
     return done.stdout + done.stderr + ended
 

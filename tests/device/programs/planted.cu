@@ -4,13 +4,15 @@
 
 __global__ void out_of_bounds(int* memory, int n) { memory[n + threadIdx.x] = 1; }
 
+__global__ void far_out_of_bounds(int* memory) { memory[1ull << 34] = 1; }
+
 __global__ void misaligned(char* memory) { *reinterpret_cast<int*>(memory + 1) = 1; }
 
 __global__ void shared_out_of_bounds(int* memory, int n) {
     __shared__ int table[32];
     table[threadIdx.x] = 0;
     __syncthreads();
-    table[n + (1 << 22)] = 1;
+    table[n + (1 << 16)] = 1;
     memory[threadIdx.x] = table[threadIdx.x];
 }
 
@@ -44,6 +46,7 @@ int main(int, char** argv) {
     cudaMalloc(&out, 256 * sizeof(int));
     if (!is("uninitialized")) cudaMemset(memory, 0, 100 * sizeof(int));
     if (is("out_of_bounds")) out_of_bounds<<<1, 2>>>(memory, 100);
+    if (is("far_out_of_bounds")) far_out_of_bounds<<<1, 2>>>(memory);
     if (is("through_a_function")) through_a_function<<<1, 2>>>(memory, 100);
     if (is("misaligned")) misaligned<<<1, 1>>>(reinterpret_cast<char*>(memory));
     if (is("shared_out_of_bounds")) shared_out_of_bounds<<<1, 32>>>(memory, 0);

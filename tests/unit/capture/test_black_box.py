@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.capture import boundary, repeats
+from firstfault.capture import boundary, compiled, contracts, repeats
 from firstfault.read.events import Replayed
 from firstfault.read.formats.recording import Recording as Read
 from firstfault.record import layout, schema
@@ -20,6 +20,15 @@ from tests.unit.capture.test_repeats import CALLS, answer
 from tests.unit.recording import Recording, recording
 
 RING = 2**20
+
+
+@pytest.fixture(params=["in C", "in Python"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of a call write the same record."""
+    if request.param == "in Python":
+        monkeypatch.setattr(compiled, "crossing", None)
+    elif compiled.crossing is None:
+        pytest.skip("the C of crossing/ is not built")
 
 
 def read_back(found: Recording) -> list[schema.Record]:
@@ -253,3 +262,14 @@ def test_an_object_at_the_address_of_one_that_is_gone_is_another(record: Record)
         batch: list[Batch] = [Batch(size)]
         call(batch.pop())
     assert not any(b'"ptrs"' in line for line in lines(found) if b'"type":"call"' in line)
+
+
+def test_a_contract_that_is_declared_late_holds_from_then_on(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contracts, "_declared", [])
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda ids: ids, "pkg.align")
+    for _ in range(4):
+        call(torch.zeros(3))
+    contracts.contract("pkg.align", 0, finite=True)
+    call(torch.zeros(3))
+    assert len(list(found.folder.glob(f"*/{layout.CONTRACTS}"))) == 1

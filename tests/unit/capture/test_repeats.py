@@ -161,6 +161,6 @@ def test_layouts_are_reordered_without_changing_the_list_that_another_thread_rea
     order = list(before)
     found = known.find("op", (0,), {})
     assert found is not None
-    assert found == (b"0", ())
+    assert (found[0].text, found[1]) == (b"0", ())
     assert before == order
     assert [layout.text for layout in known._layouts["op"]] == [b"0", b"2", b"1"]

@@ -109,7 +109,8 @@ def test_a_core_dump_from_elsewhere(tmp_path: Path) -> None:
     assert done.stdout.startswith("moe_align failed on the device: cuda-gdb: Warp Invalid Address Space")
     assert "Stack on the device" in done.stdout
     words = (tmp_path / "bin" / "cuda-gdb.words").read_text()
-    assert f'target cudacore "{tmp_path}/core.7"' in words
+    assert "target cudacore " in words
+    assert '"' not in words, "cuda-gdb takes quotation marks for a part of the name"
 
 
 def test_a_core_dump_with_a_recording(tmp_path: Path, recorded: Path) -> None:

@@ -32,7 +32,7 @@ def two_kernels(*, values: bool = True, producer: bool = True) -> list[schema.Re
     """A routing call whose ids a counting call trusts."""
     known = {"min": 0, "max": BAD, "mean": 1.0} if values else {}
     ids, counts = at(0x1000, 769, **known), at(0x7F0000, 128, **({"min": 0, "max": 0, "mean": 0.0} if values else {}))
-    made = [call(1, "x.topk_gating", tensor(769, 128)), returned(1, ids)] if producer else []
+    made: list[schema.Record] = [call(1, "x.topk_gating", tensor(769, 128)), returned(1, ids)] if producer else []
     return [header(5, versions={}), *made, call(2, "x.moe_align", ids, counts), raised(2, "RuntimeError", ERROR)]
 
 
@@ -102,7 +102,7 @@ def test_nan_that_the_producer_was_given_leads_further_up(tmp_path: Path) -> Non
     hidden, scores = at(0x10000, 256, 64, **nan), at(0x20000, 256, 16, **nan)
     ids = at(0x30000, 256, min=0, max=1 << 28, mean=1.0)
     counts = at(0x40000, 16, min=0, max=0, mean=0.0)
-    records = [
+    records: list[schema.Record] = [
         header(5, versions={}),
         call(1, "attention", at(0x5000, 256, 64, **good)), returned(1, hidden),
         call(2, "router", hidden), returned(2, scores),

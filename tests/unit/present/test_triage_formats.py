@@ -15,7 +15,7 @@ from firstfault.diagnose.serving.triage import Summary, summarize
 from firstfault.present import json as as_json
 from firstfault.present import plots, triage_html, triage_markdown, triage_text
 from firstfault.read.bundle import read
-from tests import triage_cases
+from tests import triage_cases, triage_signals
 
 EVIL = "</style><script>alert(1)</script><img src=x onerror=alert(2)>`**[a](http://evil)"
 
@@ -46,7 +46,7 @@ def test_the_plots_are_the_same_each_time_and_plain(summary: Summary) -> None:
 
 
 def test_there_is_no_plot_of_nothing(tmp_path: Path) -> None:
-    empty = summarize(Scene(read(triage_cases.gone(tmp_path).folder)))
+    empty = summarize(Scene(read(triage_signals.gone(tmp_path).folder)))
     assert [plot(empty) for plot in (plots.latencies, plots.queue, plots.usage, plots.stages)] == [None] * 4
 
 
@@ -68,8 +68,8 @@ def test_json_has_a_version_and_the_contract(summary: Summary) -> None:
 
 
 def test_a_comparison_ranks_what_changes_outputs_first(tmp_path: Path) -> None:
-    good = Scene(read(triage_cases.before_drift(tmp_path / "good").folder), "good")
-    bad = Scene(read(triage_cases.drifted(tmp_path / "bad").folder), "bad")
+    good = Scene(read(triage_signals.before_drift(tmp_path / "good").folder), "good")
+    bad = Scene(read(triage_signals.drifted(tmp_path / "bad").folder), "bad")
     found = compare(good, bad)
     assert [change.name for change in found.changes] == ["attention_backend", "version"]
     assert "- configuration: attention_backend: fa3 → triton" in triage_text.render_comparison(found)
@@ -77,7 +77,7 @@ def test_a_comparison_ranks_what_changes_outputs_first(tmp_path: Path) -> None:
 
 
 def test_a_comparison_measures_what_got_slower(tmp_path: Path) -> None:
-    good = Scene(read(triage_cases.healthy(tmp_path / "good").folder), "good")
+    good = Scene(read(triage_signals.healthy(tmp_path / "good").folder), "good")
     bad = Scene(read(triage_cases.ttft(tmp_path / "bad").folder), "bad")
     found = {change.name: change for change in compare(good, bad).changes}
     assert found["avg_ttft_s"].times == pytest.approx(3.21 / 0.08)
@@ -86,7 +86,7 @@ def test_a_comparison_measures_what_got_slower(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("problem", list(Problem))
 def test_every_class_has_a_path_with_commands(problem: Problem, tmp_path: Path) -> None:
-    scene = Scene(read(triage_cases.healthy(tmp_path).folder), "bundle")
+    scene = Scene(read(triage_signals.healthy(tmp_path).folder), "bundle")
     found = path(scene, problem)
     assert found.why
     assert found.steps
@@ -95,7 +95,7 @@ def test_every_class_has_a_path_with_commands(problem: Problem, tmp_path: Path) 
 
 
 def test_two_commits_lead_to_a_bisection(tmp_path: Path) -> None:
-    scene = Scene(read(triage_cases.healthy(tmp_path).folder), "bundle")
+    scene = Scene(read(triage_signals.healthy(tmp_path).folder), "bundle")
     commands = [step.command for step in path(scene, Problem.PREFILL, good="v1", bad="v2; rm -rf /").steps]
     assert "git bisect start 'v2; rm -rf /' v1" in commands
     assert commands[-1].startswith("git bisect run ")

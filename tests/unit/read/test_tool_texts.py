@@ -140,6 +140,49 @@ def test_the_tools_own_count() -> None:
     assert counted(["========= ERROR SUMMARY: 7 errors were not printed. Use --print-limit option"]) is None
 
 
+# --- what the tools of CUDA 13.0 really printed of planted faults, on an H200
+
+
+def test_memcheck_on_a_device_function() -> None:
+    first, *_, last = told((FAILURES / "through_a_function.txt").read_text())
+    assert (first.kernel, first.file, first.line) == ("through_a_function(int *, int)", "planted.cu", 31)
+    assert first.frames == ["store(int *) in planted.cu:31", "through_a_function(int *, int)+0x90 in planted.cu:33"]
+    assert (first.count, first.near_bytes) == (2, 400)
+    assert last.text.startswith("Program hit cudaErrorLaunchFailure")
+
+
+def test_each_tool_on_its_fault() -> None:
+    expected = {
+        "race": ("Error: Race reported between Write access at race(int *)", "race(int *)", 22),
+        "uninitialized": ("Uninitialized __global__ memory read of size 4 bytes", "uninitialized(const int *, int *)", 17),
+        "barrier": ("Barrier error detected. Divergent thread(s) in warp.", "divergent_barrier(int *)", 27),
+        "illegal_instruction": ("Illegal instruction", "shared_out_of_bounds(int *, int)", 13),
+        "hazards": ("Error: Potential WAR hazard detected at __shared__", "race(int *)", 22),
+        "leak": ("Leaked 400 bytes at 0x7f2266800000", "", 0),
+        "unused": ("Unused memory in allocation 0x7f24d8800200 of size 1,024 bytes", "", 0),
+        "api_error": ('Program hit cudaErrorInvalidValue (error 1) due to "invalid argument" on CUDA API call to cudaMemcpy.', "", 0),
+    }  # fmt: skip
+    found = {name: told((FAILURES / f"{name}.txt").read_text())[0] for name in expected}
+    assert {name: (one.text, one.kernel, one.line) for name, one in found.items()} == expected
+    assert (found["uninitialized"].address, found["uninitialized"].count) == (0x7F76B4800000, 2)
+    assert (found["unused"].near, found["unused"].near_bytes) == (0x7F24D8800200, 1024)
+    assert found["hazards"].count == 2
+    counts = {name: counted((FAILURES / f"{name}.txt").read_text().splitlines()) for name in expected}
+    assert counts == {
+        "race": 1, "uninitialized": 32, "barrier": 8, "illegal_instruction": 35, "hazards": 67, "leak": 1, "unused": 1,
+        "api_error": 1,
+    }  # fmt: skip
+
+
+def test_cuda_gdb_on_a_process_tells_the_exception_once() -> None:
+    found = only((FAILURES / "cudagdb_run.txt").read_text())
+    assert (found.text, found.kernel) == ("Warp Illegal Instruction", "shared_out_of_bounds(int*, int)")
+    assert (found.file, found.line, found.pc, found.grid) == ("planted.cu", 13, 0x7FFDDB7A15E0, (1, 1, 1))
+    [failed] = [line for line in found.sass if line.startswith("=>")]
+    assert failed == "=> 0x7ffddb7a15e0 <_Z20shared_out_of_boundsPii+224>: STS [UR5],R4"
+    assert len(found.sass) == 16
+
+
 # --- cuda-gdb
 
 

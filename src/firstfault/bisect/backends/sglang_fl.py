@@ -1,4 +1,4 @@
-"""``sglang_fl``, the FlagOS plugin of SGLang, and firstfault's own dispatch, which takes the same variables."""
+"""``sglang_fl``, the FlagOS plugin of SGLang."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def logprobs(output: Output) -> Arrays:
         if entries
     }
     if not found:
-        raise NoAnswer('no answer has log-probabilities; ask for them in the requests ("return_logprob" or "logprobs")')
+        raise NoAnswer("no answer has log-probabilities, although they were asked for; look at --probe tokens")
     return found
 
 

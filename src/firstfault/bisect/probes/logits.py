@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from firstfault.bisect.probes.probe import NoAnswer, Output, Tolerance
-from firstfault.bisect.probes.tensors import alike, not_finite, saved_arrays
+from firstfault.bisect.probes.tensors import alike, not_finite, precision, saved_arrays
 
 if TYPE_CHECKING:
     from firstfault.read.formats.saved_values import Arrays
 
-RIGHT = 0.05
-LEAST = {"float64": 1e-9, "float32": 1e-5, "float16": 5e-3}
+RIGHT = 0.25
+LEAST = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+"""By what the logits were rounded to, in nats: of a logit of 16, bfloat16 keeps 0.06."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Logits:
 
     def tolerance(self, seen: Arrays) -> Tolerance:
         """As the coarsest dtype rounds."""
-        return Tolerance(max(LEAST.get(str(values.dtype), 1e-5) for values in seen.values()), RIGHT)
+        return Tolerance(max(LEAST[precision(values)] for values in seen.values()), RIGHT)
 
 
 def _change(values: Any, base: Any) -> float:

@@ -14,9 +14,10 @@ from firstfault.bisect.probes.probe import NoAnswer, Output, Tolerance, ended_we
 if TYPE_CHECKING:
     from firstfault.read.formats.saved_values import Arrays
 
-ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 5e-3}
-"""By what they are saved as, how far right implementations may be apart at the end of a model."""
-RIGHT = 0.05
+ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 5e-3, "bfloat16": 2e-2}
+"""By what the values were rounded to, how far right implementations may be apart at the end of a model."""
+RIGHT = 0.1
+"""Beyond it nothing is right, whatever it was rounded to."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Tensors:
 
     def tolerance(self, seen: Arrays) -> Tolerance:
         """As the coarsest dtype rounds."""
-        return Tolerance(max(ROUNDING.get(str(values.dtype), 1e-5) for values in seen.values()), RIGHT)
+        return Tolerance(max(ROUNDING[precision(values)] for values in seen.values()), RIGHT)
 
 
 def saved_arrays(output: Output) -> Arrays:
@@ -78,6 +79,20 @@ def not_finite(seen: Arrays) -> str:
             if nan or inf:
                 return f"{name} holds {nan} NaN and {inf} Inf"
     return ""
+
+
+def precision(values: Any) -> str:
+    """What values were rounded to, whatever they are saved as: logits are often made float32 before they are saved."""
+    import numpy
+
+    if values.dtype != numpy.float32 or not values.size:
+        return str(values.dtype) if str(values.dtype) in ROUNDING else "float64"
+    flat = numpy.ascontiguousarray(values).ravel()
+    if not (flat.view(numpy.uint32) & 0xFFFF).any():
+        return "bfloat16"
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        halved = flat.astype(numpy.float16).astype(numpy.float32)
+    return "float16" if numpy.array_equal(halved, flat, equal_nan=True) else "float32"
 
 
 def _relative(values: Any, base: Any) -> float:

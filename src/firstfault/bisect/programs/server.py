@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from firstfault.bisect.probes.probe import NoAnswer, Output
 from firstfault.bisect.programs import files
@@ -17,6 +18,7 @@ from firstfault.bisect.programs.script import Script, changed
 from firstfault.bisect.trials import Variables
 from firstfault.errors import UsageError
 from firstfault.record.layout import PRIVATE_FILE
+from firstfault.record.requests import Request
 from firstfault.serving import probe_server
 from firstfault.tools import process_group
 
@@ -32,13 +34,15 @@ class Server:
         script: how it is started; its ``seconds`` are those that it may take to be healthy.
         url: where it serves.
         requests: what it is asked.
+        logprobs: whether it is asked for log-probabilities too.
         health: the path that answers 200 once it serves.
         grace: how long it may take to end.
     """
 
     script: Script
     url: str
-    requests: Sequence[probe_server.Request]
+    requests: Sequence[Request]
+    logprobs: bool
     health: str = probe_server.HEALTH
     grace: float = process_group.GRACE_SECONDS
 
@@ -63,16 +67,30 @@ class Server:
             started(group.pid, group.started)
             seconds = self.script.seconds or START_SECONDS
             probe_server.wait_until_healthy(self.url, lambda: group.wait(0) is not None, seconds, self.health)
-            _write(folder / files.ANSWERS, probe_server.send(self.url, self.requests, ANSWER_SECONDS))
+            _write(folder / files.ANSWERS, probe_server.send(self.url, self._asked(), ANSWER_SECONDS))
         except probe_server.ServerFailed as error:
             raise NoAnswer(str(error)) from error
         finally:
             group.end(self.grace)
         return self.output(folder, None)
 
+    def _asked(self) -> list[Request]:
+        """The requests as they are sent: answered in one piece, and with what the probe looks at."""
+        return [
+            Request(each.path, {**(_with_logprobs(each) if self.logprobs else {}), **each.body, "stream": False})
+            for each in self.requests
+        ]
+
     def output(self, folder: Path, status: int | None) -> Output:
         """The output that a run has left."""
         return files.output(self.script.path, folder, status)
+
+
+def _with_logprobs(request: Request) -> dict[str, Any]:
+    """The fields by which a request asks for log-probabilities, where it does not by itself."""
+    if request.path == "/generate":
+        return {"return_logprob": True}
+    return {"logprobs": True if request.path == "/v1/chat/completions" else 1}
 
 
 def _write(path: Path, answers: list[object]) -> None:

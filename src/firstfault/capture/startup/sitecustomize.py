@@ -48,7 +48,12 @@ def _attach():
     try:
         if sys.version_info < (3, 10):
             raise ImportError("firstfault needs Python 3.10 or later")
-        _bootstrap().attach()
+        bootstrap = _bootstrap()
+        bootstrap.attach()
+        if bootstrap.asks_for_backends():
+            from firstfault.dispatch import bootstrap as backends
+
+            backends.attach()
     except Exception as error:
         _say_unseen("%s: %s" % (type(error).__name__, error))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
 from firstfault.errors import UsageError
 
@@ -33,9 +34,13 @@ TOLERANCE_HELP = "Up to which effect right implementations may be apart; as the 
 RATE_HELP = "The lowest share of runs in which a fault is to be found; 1 for one that shows in every run."
 EXPECT_HELP = "A file that holds what is right, or a score: is the run with everything off right at all?"
 SERVE_HELP = "COMMAND is a server: wait until it is healthy, send it --requests, and end it."
-REQUESTS_HELP = "With --serve: the requests, one JSON object a line."
+REQUESTS_HELP = "With --serve: saved requests, as firstfault triage requests --export and SGLang's dumps hold them."
 URL_HELP = "With --serve: where it serves; from the command's --host and --port, if not given."
 TIMEOUT_HELP = "Seconds that a run, or with --serve its start, may take."
+PLUGIN_HELP = (
+    "Who switches operators: firstfault, whose own dispatch is started in COMMAND; or sglang or vllm, the FlagOS "
+    "plugins, where they are installed."
+)
 FUSED_HELP = "The fused operators to search, with commas between; those of the dispatch log, if not given."
 ATEN_HELP = "The ATen operators to search; those of the replacement log, if not given."
 
@@ -47,7 +52,7 @@ def command(
     tolerance: Annotated[float | None, typer.Option(min=0, help=TOLERANCE_HELP)] = None,
     rate: Annotated[float, typer.Option(min=0.01, max=1, help=RATE_HELP)] = 0.3,
     expect: Annotated[str, typer.Option(metavar="<path>", help=EXPECT_HELP)] = "",
-    plugin: Annotated[str, typer.Option(help="Whose variables switch operators: sglang or vllm.")] = "sglang",
+    plugin: Annotated[str, typer.Option(help=PLUGIN_HELP)] = "firstfault",
     fused_ops: Annotated[str, typer.Option(metavar="<names>", help=FUSED_HELP)] = "",
     aten_ops: Annotated[str, typer.Option(metavar="<names>", help=ATEN_HELP)] = "",
     serve: Annotated[bool, typer.Option("--serve", help=SERVE_HELP)] = False,
@@ -66,7 +71,7 @@ def command(
     where chance is too large to tell, 2 for wrong usage. Interrupted, it goes on when it is typed again with its --dir.
     """
     from firstfault.bisect.configuration import Universe
-    from firstfault.bisect.precision import Options
+    from firstfault.bisect.options import Options
     from firstfault.bisect.precision_variables import in_force
     from firstfault.bisect.probes.parse import parse
     from firstfault.bisect.programs.script import Script
@@ -81,13 +86,13 @@ def command(
     script = Script(words, os.environ, looked_at.path, timeout)
     program: Program = script
     if serve:
-        program = _server(script, requests, url or _url(words, switched.port), health)
+        program = _server(script, looked_at, requests, url or _url(words, switched.port), health)
     elif requests is not None:
         raise UsageError("--requests are for a server: add --serve")
     universe = Universe(_names(fused_ops), _names(aten_ops))
     options = Options(_expected(looked_at, expect), tolerance, rate, universe, in_force(os.environ))
     folder = dir or Path(time.strftime(f"firstfault-bisect-%Y%m%d-%H%M%S-{os.getpid()}"))
-    asked = Asked(folder, redact(words), program, looked_at, switched, os.environ, options, max_runs)
+    asked = Asked(folder, redact(words), program, looked_at, switched, os.environ, _always(switched), options, max_runs)
     found = bisected(asked, _tell)
     if json:
         sys.stdout.write(as_json.render(found))
@@ -97,26 +102,39 @@ def command(
 
 
 def _plugin(name: str) -> Plugin:
-    from firstfault.bisect.backends import sglang_fl, vllm_fl
+    from firstfault.bisect.backends import own_dispatch, sglang_fl, vllm_fl
 
-    known: dict[str, Plugin] = {one.PLUGIN.name: one.PLUGIN for one in (sglang_fl, vllm_fl)}
+    known: dict[str, Plugin] = {one.PLUGIN.name: one.PLUGIN for one in (own_dispatch, sglang_fl, vllm_fl)}
     if name not in known:
         raise UsageError(f"--plugin {name} is none of {', '.join(known)}")
     return known[name]
 
 
-def _server(script: Script, requests: Path | None, url: str, health: str) -> Program:
+def _always(plugin: Plugin) -> dict[str, str]:
+    """What every run's environment has besides: where our own dispatch is found, and that nothing is recorded."""
+    from firstfault.cli.session import with_hook
+
+    if not plugin.hook:
+        return {}
+    hooked = with_hook(os.environ)
+    return {name: hooked[name] for name in ("PYTHONPATH", "FIRSTFAULT_IMPORT_FROM")} | {"FIRSTFAULT_LOGLEVEL": "0"}
+
+
+def _server(script: Script, probe: Probe, requests: Path | None, url: str, health: str) -> Program:
     """The server that a script starts.
 
     Raises:
         UsageError: there is nothing to ask it.
     """
     from firstfault.bisect.programs.server import Server
-    from firstfault.serving import probe_server
+    from firstfault.read.requests import load
 
     if requests is None:
-        raise UsageError("a server has to be asked something: give --requests FILE, one JSON object a line")
-    return Server(script, url, probe_server.requests(requests), health)
+        raise UsageError("a server has to be asked something: give --requests FILE, saved requests")
+    saved = load([requests])
+    for problem in saved.problems:
+        tell(problem)
+    return Server(script, url, saved.requests, probe.KIND == "logprobs", health)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -125,8 +143,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _tell(trial: Trial) -> None:
     """One line on stderr for each run that was done now."""
-    from firstfault.cli.messages import tell
-
     shown = trial.problem or ("" if trial.effect is None else f"effect {trial.effect:.3g}")
     tell(f"run {trial.n}, {trial.why}: {trial.configuration.key}" + (f": {shown}" if shown else ""))
 

@@ -75,13 +75,13 @@ class CudaGdbText(OpenComplaint):
         super().end()
 
     def _begin(self, text: str, number: int) -> None:
-        """An exception follows the opening of the dump that it is of."""
-        if self._open is not None and self._open.text == NO_EXCEPTION and not self._open.frames:
+        """An exception follows the opening of the dump that it is of; of a process it is told twice."""
+        text = text.rstrip(". ")
+        if self._open is not None and not self._open.frames and self._open.text in (NO_EXCEPTION, text):
             self._open.text = text
         else:
             self.end()
-            self._open = Complaint(Teller.GDB, text.rstrip(". "), number)
-        self._open.text = self._open.text.rstrip(". ")
+            self._open = Complaint(Teller.GDB, text, number)
         self._open.block, self._open.thread = self._focus
         self._last = -1
 

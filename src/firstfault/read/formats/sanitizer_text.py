@@ -19,9 +19,10 @@ from firstfault.read.formats.complaint import MOST_DETAILS, MOST_FRAMES, Complai
 _MARK = "========="
 _OPENS = re.compile(
     r"(?:Invalid|Uninitialized|Unused memory|Race reported|(?:Warning|Error): Race"
-    r"|(?:ERROR|WARN|INFO): .{0,60}Potential|Potential|Barrier error|Misaligned|Leaked|Program hit|Malloc/Free|Free"
-    r"|Double free|Stack overflow|Address .{1,60} is (?:out of bounds|misaligned)|Out-of-range|Fault"
-    r"|Internal (?:Sanitizer )?Error|Error: [Nn]o (?:kernel|CUDA)|Unable to)"
+    r"|(?:ERROR|Error|WARN|Warning|INFO|Info): .{0,60}Potential|Potential|Illegal instruction|Barrier error|Misaligned"
+    r"|Leaked|Program hit|Malloc/Free|Free|Double free|Stack overflow|Out-of-range|Fault"
+    r"|Address .{1,60} is (?:out of bounds|misaligned)|Internal (?:Sanitizer )?Error|Error: [Nn]o (?:kernel|CUDA)"
+    r"|Unable to)"
 )
 _AT = re.compile(
     r"at (?:0x[0-9a-f]{1,16} in )?(?P<kernel>.{1,400}?)(?:\+0x[0-9a-f]{1,16})?"
@@ -32,12 +33,14 @@ _IN_BLOCK = re.compile(r"in block \((?P<block>[\d,]{1,40})\)")
 _SIZE = re.compile(r"(?:of size |Leaked )([\d,]{1,20})")
 _HOST = re.compile(r"Host Frame: .{1,400} in (?P<place>[^ ]{1,400}\.py:\d{1,9})$")
 _DEVICE = re.compile(r"Device Frame:\s?(.{1,400})")
-_ADDRESS = re.compile(r"(?:Access to|Address) (0x[0-9a-f]{1,16}) ")
+_ADDRESS = re.compile(r"(?:Access to|Address) (0x[0-9a-f]{1,16})(?: |$)")
 _NEAR = re.compile(r"nearest allocation at (0x[0-9a-f]{1,16}) of size ([\d,]{1,20}) bytes")
 _LEAKED = re.compile(r"(?:Leaked [\d,]{1,20} bytes at|in allocation) (0x[0-9a-f]{1,16})")
 _ACCESS = re.compile(
     r"(?:Race reported between )?(?:Read|Write|Atomic)\w* (?:access|Thread \([\d,]{1,40}\)) (?P<at>at .*)"
 )
+_CLONE = re.compile(r"\[clone (?P<kernel>.{1,400}?)\] (?P<function>.{1,400})$")
+_HAZARD = re.compile(r"(.{1,60}Potential \w{3} hazard detected at \S{1,40}) 0x")
 _SUMMARY = re.compile(r"========= (?:ERROR|RACECHECK) SUMMARY: (\d{1,9}) (?:error|hazard)s?\b(?! (?:was|were))")
 
 
@@ -49,7 +52,7 @@ class SanitizerText(OpenComplaint):
         if not line.startswith(_MARK):
             return
         text = line[len(_MARK) :].rstrip()
-        if not text.startswith("  "):
+        if not text.startswith("   "):  # of one kind of report even the first line is indented, by one more
             self.end()
             if _OPENS.match(text.strip()):
                 self._open = _opened(text.strip(), number)
@@ -75,6 +78,8 @@ def _opened(text: str, number: int) -> Complaint:
         told.text = f"{text[: match.end() - len(match['at'])]}at {told.kernel}"
     if match := _IN_BLOCK.search(text):
         told.block = numbers(match["block"])
+    if match := _HAZARD.match(text):
+        told.text = match[1]  # each byte is a hazard of its own
     if match := _LEAKED.search(text):
         told.near, told.near_bytes = int(match[1], 16), told.nbytes
     return told
@@ -110,6 +115,9 @@ def _numbers(told: Complaint, text: str) -> None:
 
 def _place(told: Complaint, match: re.Match[str]) -> None:
     told.kernel, told.file, told.line = match["kernel"], match["file"] or "", int(match["line"] or 0)
+    if inside := _CLONE.match(told.kernel):  # a device function, in the kernel that it was compiled for
+        told.kernel = inside["kernel"]
+        told.frames.append(f"{inside['function']} in {told.file}:{told.line}" if told.file else inside["function"])
 
 
 def _number(text: str) -> int:

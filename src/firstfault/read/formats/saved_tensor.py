@@ -164,8 +164,9 @@ def values(saved: SavedTensor, storage: IO[bytes], begin: int, nbytes: int) -> A
     if not saved.is_contiguous and whole > LARGEST_STRIDED:
         raise UnreadableInput(f"a tensor is not contiguous and larger than {LARGEST_STRIDED} bytes")
     storage.seek(begin + saved.offset * size)
-    pieces = [piece.copy() for piece in _pieces(saved, storage, name)]
-    return numpy.concatenate(pieces).reshape(saved.shape)
+    if not saved.is_contiguous:
+        return _widened(numpy.array(_strided(saved, storage, numpy.dtype(_NUMPY_DTYPES[name]))), name)
+    return numpy.concatenate([piece.copy() for piece in _pieces(saved, storage, name)]).reshape(saved.shape)
 
 
 def _pieces(saved: SavedTensor, storage: IO[bytes], name: str) -> Iterator[Array]:
@@ -180,12 +181,19 @@ def _pieces(saved: SavedTensor, storage: IO[bytes], name: str) -> Iterator[Array
             left -= len(data)
             yield _widened(numpy.frombuffer(data, dtype), name)
         return
-    flat = numpy.frombuffer(_exactly(storage, left), dtype)
-    steps = [step * dtype.itemsize for step in saved.stride or ()]
-    strided = numpy.lib.stride_tricks.as_strided(flat, saved.shape, steps, writeable=False)
+    strided = _strided(saved, storage, dtype)
     pieces: Any = numpy.nditer(strided, flags=["external_loop", "buffered"], buffersize=PIECE // dtype.itemsize)
     for piece in pieces:
         yield _widened(piece, name)
+
+
+def _strided(saved: SavedTensor, storage: IO[bytes], dtype: numpy.dtype[Any]) -> Array:
+    """The values in the tensor's shape, where they lie."""
+    import numpy
+
+    flat = numpy.frombuffer(_exactly(storage, saved.reach * dtype.itemsize), dtype)
+    steps = [step * dtype.itemsize for step in saved.stride or ()]
+    return numpy.lib.stride_tricks.as_strided(flat, saved.shape, steps, writeable=False)
 
 
 def _exactly(storage: IO[bytes], count: int) -> bytes:

@@ -122,7 +122,7 @@ def values(path: Path) -> dict[str, saved_tensor.Array]:
 
     def read_them(archive: zipfile.ZipFile, folder: str) -> dict[str, saved_tensor.Array]:
         found = {}
-        for key, saved in _read(archive, folder).tensors.items():
+        for key, saved in _tensors(archive, folder).items():
             entry = _stored(archive, f"{folder}data/{saved.storage}")
             with archive.open(entry) as storage:
                 found[key] = saved_tensor.values(saved, storage, 0, entry.file_size)
@@ -130,6 +130,12 @@ def values(path: Path) -> dict[str, saved_tensor.Array]:
 
     with open_regular(path) as file:
         return _guarded(path, lambda: read_them(*_opened(file)))
+
+
+def _tensors(archive: zipfile.ZipFile, folder: str) -> dict[str, SavedTensor]:
+    """The tensors of a flat dict, or the one tensor that was saved."""
+    loaded = _loaded(archive, folder)
+    return {"values": loaded} if isinstance(loaded, SavedTensor) else _named(loaded).tensors
 
 
 def _guarded(path: Path, read_it: Callable[[], T]) -> T:
@@ -156,12 +162,25 @@ def _opened(file: BinaryIO) -> tuple[zipfile.ZipFile, str]:
 
 
 def _read(archive: zipfile.ZipFile, folder: str) -> Saved:
+    return _named(_loaded(archive, folder))
+
+
+def _loaded(archive: zipfile.ZipFile, folder: str) -> Any:
+    """What was saved, with stand-ins for what is not known here."""
     entry = _stored(archive, f"{folder}data.pkl")
     if entry.file_size > LARGEST_PICKLE:
         raise UnreadableInput(f"its pickle has {entry.file_size} bytes, more than the {LARGEST_PICKLE} that are read")
     with archive.open(entry) as member:
         pickled = member.read(entry.file_size)
-    found = _Interpreter(pickled, inert_pickle.MOST_READS).load()
+    return _Interpreter(pickled, inert_pickle.MOST_READS).load()
+
+
+def _named(found: Any) -> Saved:
+    """The tensors of a flat dict by key.
+
+    Raises:
+        UnreadableInput: it is none.
+    """
     if not isinstance(found, dict):
         raise UnreadableInput("it does not hold tensors by name")
     named = {plain_text(str(key)): value for key, value in found.items()}

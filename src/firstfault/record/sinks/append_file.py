@@ -69,6 +69,20 @@ class AppendFile:
         if self._torn:
             self._rest(data[written:])
 
+    def finish(self, data: bytes) -> None:
+        """Append the rest of a line of which another has written the begin to ``shared_fd``.
+
+        Raises:
+            OSError: the system refused it; the torn line is closed on the next write.
+        """
+        self._torn = True
+        self._rest(data)
+
+    @property
+    def shared_fd(self) -> int:
+        """The descriptor, for another to append whole lines to as well; -1 where each write must be seen to here."""
+        return self._fd if self._fd >= HIGH and not self._torn else -1
+
     def write_last(self, data: bytes) -> int:
         """Write lines in the place of the last ones: what a full disk still allows in a file of one's own.
 

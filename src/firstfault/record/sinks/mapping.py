@@ -33,20 +33,20 @@ class Mapping:
         """
         self._fd = raised(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
         self._file = identity(self._fd)
-        self._size = size
+        self.size = size
         try:
             os.posix_fallocate(self._fd, 0, size)
-            self._address = _libc.mmap(None, size, _SHARED_WRITABLE, _MAP_SHARED, self._fd, 0)
-            if self._address == _FAILED:
+            self.address = _libc.mmap(None, size, _SHARED_WRITABLE, _MAP_SHARED, self._fd, 0)
+            if self.address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         except BaseException:
             close_own(self._fd, self._file)
             path.unlink(missing_ok=True)
             raise
-        self.view = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
+        self.view = memoryview((ctypes.c_char * size).from_address(self.address)).cast("B")
 
     def close(self) -> None:
         """Unmap it. Until then its descriptor is open: it tells others that the file is in use."""
         self.view.release()
-        _libc.munmap(self._address, self._size)
+        _libc.munmap(self.address, self.size)
         close_own(self._fd, self._file)

@@ -23,11 +23,49 @@ SEGMENTS = 8
 """Segments that are kept, the one that is written to included."""
 
 
+class Cursor:
+    """Where the next record goes: the segment that is written to, and its end."""
+
+    def __init__(self) -> None:
+        self._view: memoryview | None = None
+        self._segment = 0
+        self.end = 0
+        self._moving = threading.Lock()
+
+    def open(self, mapping: Mapping, end: int, segment: int) -> None:
+        """Write to a segment from its ``end`` on."""
+        with self._moving:
+            self._view, self.end, self._segment = mapping.view, end, segment
+
+    def append(self, data: bytes, segment: int) -> bool:
+        """Append ``data`` to a segment if that is the one that is written to and has room; whether that was so."""
+        with self._moving:
+            begin = self.end
+            end = begin + len(data)
+            if self._view is None or segment != self._segment or end > len(self._view):
+                return False
+            self._view[begin:end] = data
+            self.end = end
+        return True
+
+    def close(self) -> int:
+        """Write to none any more; where the last one ends."""
+        with self._moving:
+            self._view = None
+            return self.end
+
+
 class Ring:
     """The last segments of a process, together of a fixed size."""
 
-    def __init__(self, folder: Path, header: Callable[[int], bytes], ring_bytes: int) -> None:
-        """Begin the first segment in ``folder``; ``header(index)`` gives a segment's first line.
+    def __init__(
+        self,
+        folder: Path,
+        header: Callable[[int], bytes],
+        ring_bytes: int,
+        cursor: Callable[[], Cursor] = Cursor,
+    ) -> None:
+        """Begin the first segment in ``folder``; ``header(index)`` gives a segment's first line, ``cursor`` its cursor.
 
         Raises:
             OSError: the folder or file cannot be made, or there is no room for it.
@@ -42,19 +80,9 @@ class Ring:
         self._pid = os.getpid()
         self._writing = threading.Lock()
         self._map: Mapping | None = None
-        self._end = 0
+        self.cursor = cursor()
+        self.append = self.cursor.append
         self._begin()
-
-    def append(self, data: bytes, segment: int) -> bool:
-        """Append ``data`` to a segment if that is the one that is written to and has room; whether that was so."""
-        with self._writing:
-            begin = self._end
-            end = begin + len(data)
-            if segment != self.index or end > self._size or self._map is None:
-                return False
-            self._map.view[begin:end] = data
-            self._end = end
-        return True
 
     def write(self, data: bytes) -> None:
         """Append ``data``; it is never split over two segments.
@@ -66,9 +94,9 @@ class Ring:
             with self._writing:
                 if self._map is None:
                     raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-                if self._end + len(data) > self._size:  # no other thread has just begun the next one
+                if self.cursor.end + len(data) > self._size:  # no other thread has just begun the next one
                     self._begin()
-                    if self._end + len(data) > self._size:
+                    if self.cursor.end + len(data) > self._size:
                         raise OSError(
                             errno.EFBIG, f"a record of {len(data)} bytes is larger than a segment of the ring"
                         )
@@ -85,25 +113,26 @@ class Ring:
         with self._writing:
             if self._map is None:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-            view = self._map.view
-            written = bytes(view[: self._end])
-            cut = written.rfind(b"\n", 0, max(0, min(self._end, self._size - len(data)))) + 1
-            if cut == 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            lost = written.count(b"\n", cut)
-            view[cut : self._end] = bytes(self._end - cut)
-            view[cut : cut + len(data)] = data
-            self._end = cut + len(data)
-        return lost
+            view, end = self._map.view, self.cursor.close()
+            written = bytes(view[:end])
+            cut = written.rfind(b"\n", 0, max(0, min(end, self._size - len(data)))) + 1
+            if cut > 0:
+                view[cut:end] = bytes(end - cut)
+                view[cut : cut + len(data)] = data
+            self.cursor.open(self._map, cut + len(data) if cut > 0 else end, self.index)
+        if cut == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written.count(b"\n", cut)
 
     def close(self) -> None:
         """Unmap the segment; its own process also cuts off what was not used of it."""
         mapped, self._map = self._map, None
+        end = self.cursor.close()
         if mapped is not None:
             mapped.close()
             if os.getpid() == self._pid:
                 with suppress(OSError):
-                    os.truncate(self._kept[-1], self._end)
+                    os.truncate(self._kept[-1], end)
 
     def _begin(self) -> None:
         """Open the next segment; the last one stays in use should that fail."""
@@ -114,6 +143,7 @@ class Ring:
         following = Mapping(path, self._size)
         following.view[: len(header)] = header
         self.close()
-        self._map, self._end = following, len(header)
+        self._map = following
         self._kept.append(path)
         self.index += 1
+        self.cursor.open(following, len(header), self.index)

@@ -12,10 +12,33 @@ from firstfault.record.sinks.append_file import AppendFile
 SEGMENT_BYTES = 64 * 2**20
 
 
+class Appender:
+    """The file that is written to, for one who appends lines to it beside ``Segments``; -1 for none."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self.size = 0
+        self.limit = 0
+
+    def open(self, fd: int, size: int, limit: int) -> None:
+        """Let others append up to a size."""
+        self.fd, self.size, self.limit = fd, size, limit
+
+    def close(self) -> None:
+        """Let no other append any more."""
+        self.fd = -1
+
+
 class Segments:
     """Append-only segments in one folder; a new one begins when the last has reached its size."""
 
-    def __init__(self, folder: Path, header: Callable[[int], bytes], segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        header: Callable[[int], bytes],
+        segment_bytes: int = SEGMENT_BYTES,
+        appender: Callable[[], Appender] = Appender,
+    ) -> None:
         """Begin the first segment in ``folder``; ``header(index)`` gives a segment's first line.
 
         Raises:
@@ -28,6 +51,7 @@ class Segments:
         self._file: AppendFile | None = None
         self._before: AppendFile | None = None
         self._rolling = threading.Lock()
+        self.appender = appender()
         self._begin()
 
     def write(self, data: bytes) -> None:
@@ -41,8 +65,23 @@ class Segments:
                 if self._is_full(len(data)):  # no other thread has just begun the next one
                     self._begin()
         assert self._file is not None
-        self._file.write(data)
-        self._size += len(data)
+        try:
+            self._file.write(data)
+        except OSError:
+            self.appender.close()
+            raise
+        self._share(self.appender.size + len(data))
+
+    def finish(self, data: bytes) -> None:
+        """Append the rest of a line of which another has written the begin.
+
+        Raises:
+            OSError: the system refused it.
+        """
+        assert self._file is not None
+        self.appender.close()
+        self._file.finish(data)
+        self._share(self.appender.size + len(data))
 
     def write_last(self, data: bytes) -> int:
         """Write lines in the place of the last ones of this segment, where the disk has no room for more.
@@ -58,12 +97,13 @@ class Segments:
 
     def close(self) -> None:
         """Give the descriptors back."""
+        self.appender.close()
         for file in (self._before, self._file):
             if file is not None:
                 file.close()
 
     def _is_full(self, size: int) -> bool:
-        return self._size + size > self._segment_bytes and self._size > self._header_size
+        return self.appender.size + size > self._segment_bytes and self.appender.size > self._header_size
 
     def _begin(self) -> None:
         """Open the next segment; the last one stays in use should that fail."""
@@ -79,4 +119,10 @@ class Segments:
             self._before.close()
         self._before, self._file = self._file, following  # another thread may be writing to the last one
         self._index += 1
-        self._size = self._header_size = len(header)
+        self._header_size = len(header)
+        self._share(len(header))
+
+    def _share(self, size: int) -> None:
+        """Let others append to the file, which has this size by now."""
+        assert self._file is not None
+        self.appender.open(self._file.shared_fd, size, self._segment_bytes)

@@ -62,6 +62,8 @@ class Connection:
         self._saving = saving
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
         self._ended = False
+        self.busy = False
+        """Whether a request is under way."""
 
     async def run(self) -> None:
         """Serve it to its end."""
@@ -86,7 +88,11 @@ class Connection:
         except (h11.RemoteProtocolError, Refused) as error:
             await self._refuse(getattr(error, "status", 0) or getattr(error, "error_status_hint", 400), str(error))
             return False
-        await self._pass(request, body)
+        self.busy = True
+        try:
+            await self._pass(request, body)
+        finally:
+            self.busy = False
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._ended
 
     @staticmethod

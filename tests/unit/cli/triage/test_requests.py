@@ -66,7 +66,9 @@ class Engine(BaseHTTPRequestHandler):
             self.answer(200, {})
         elif self.path == "/generate":
             length = len(body.get("input_ids") or body.get("text", "").split())
-            time.sleep(0.15 if length >= 7 else 0)
+            if length >= 7:
+                self.answer(500, {"error": {"message": "planted"}})
+                return
             meta = {"finish_reason": {"type": "length"}, "completion_tokens": 1, "prompt_tokens": length}
             self.answer(200, {"text": "a", "output_ids": [1], "meta_info": meta})
         else:
@@ -200,7 +202,7 @@ def test_a_replay_says_what_it_says_in_text_and_json(triage: Any, engine: str, t
 
 
 def test_a_replay_with_a_bundle(triage: Any, engine: str, tmp_path: Path) -> None:
-    path = requests_file(tmp_path, 9, state="unfinished")
+    path = requests_file(tmp_path, 5, state="unfinished")
     status, out, _ = triage("replay", path, "--base-url", engine, "--bundle", tmp_path / "bundle", "--json")
     assert status == 0
     assert json.loads(out)["bundle"] == str(tmp_path / "bundle")
@@ -210,7 +212,7 @@ def test_a_replay_with_a_bundle(triage: Any, engine: str, tmp_path: Path) -> Non
 def test_a_length_is_found_from_the_command_line(triage: Any, engine: str, tmp_path: Path) -> None:
     path, least = requests_file(tmp_path, 2, 13, 3), tmp_path / "least.jsonl"
     status, out, err = triage(
-        "replay", path, "--base-url", engine, "--threshold", "0.1", "--shrink", least, "--json", "--parallel", "1"
+        "replay", path, "--base-url", engine, "--symptom", "failure", "--shrink", least, "--json", "--parallel", "1"
     )
     assert status == 1
     shrunk = json.loads(out)["shrunk"]

@@ -11,9 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from firstfault.cli import app
+from firstfault.diagnose.serving.handover import path
+from firstfault.diagnose.serving.scene import Scene
+from firstfault.diagnose.serving.signal import Problem
 from firstfault.errors import FirstFaultError
-from tests import triage_cases
+from firstfault.read.bundle import read
+from tests import triage_cases, triage_signals
 from tests.unit.serving.servers import serving
+from tests.unit.test_docs import problem
 
 
 def typed(*words: str | Path, status: int = 0) -> str:
@@ -102,11 +107,11 @@ def test_formats_and_files(tmp_path: Path) -> None:
 
 
 def test_diff_says_by_its_status_whether_something_changed(tmp_path: Path) -> None:
-    good = triage_cases.before_drift(tmp_path / "good").folder
-    bad = triage_cases.drifted(tmp_path / "bad").folder
+    good = triage_signals.before_drift(tmp_path / "good").folder
+    bad = triage_signals.drifted(tmp_path / "bad").folder
     assert "attention_backend: fa3 → triton" in typed("diff", good, bad, status=1)
     assert "Nothing changed" in typed("diff", good, good)
-    typed("diff", triage_cases.gone(tmp_path / "gone").folder, bad, status=3)
+    typed("diff", triage_signals.gone(tmp_path / "gone").folder, bad, status=3)
 
 
 def test_next_takes_a_baseline_and_commits(tmp_path: Path) -> None:
@@ -122,3 +127,12 @@ def test_a_watch_ends_with_its_time(tmp_path: Path) -> None:
         typed("watch", url, "--every", "0.2", "--for", "0.5", "--ring", tmp_path / "ring", "--out", tmp_path / "b")
     assert (tmp_path / "ring").read_text().count("\n") >= 2
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("problem_class", list(Problem))
+@pytest.mark.parametrize("make", [triage_signals.healthy, triage_cases.client_gate, triage_cases.killed_scheduler])
+def test_every_command_that_is_handed_over_is_one(problem_class: Problem, make: Any, tmp_path: Path) -> None:
+    scene = Scene(read(make(tmp_path).folder), "bundle")
+    ways = [path(scene, problem_class), path(scene, problem_class, good="a", bad="b")]
+    typed_lines = [step.command for way in ways for step in way.steps if step.command.startswith("firstfault ")]
+    assert {line: why for line in typed_lines if (why := problem(line.removeprefix("firstfault "))) is not None} == {}

@@ -13,7 +13,7 @@ from firstfault.diagnose.serving.signal import Problem
 from firstfault.diagnose.serving.triage import summarize
 from firstfault.present.triage_text import render
 from firstfault.read.bundle import read
-from tests import triage_cases
+from tests import triage_cases, triage_signals
 from tests.bundles import Made, load
 
 SPEC = (
@@ -109,19 +109,19 @@ def test_a_rules_docstring_is_its_page(name: str) -> None:
 
 
 def test_a_well_server_gives_no_signal(tmp_path: Path) -> None:
-    assert rules.check_all(scene(triage_cases.healthy(tmp_path))) == []
+    assert rules.check_all(scene(triage_signals.healthy(tmp_path))) == []
 
 
 def test_background_signals_do_not_take_the_first_place(tmp_path: Path) -> None:
     made = triage_cases.stopped(tmp_path / "now").server(attention_backend="triton")
-    baseline = scene(triage_cases.healthy(tmp_path / "then").server(attention_backend="fa3"))
+    baseline = scene(triage_signals.healthy(tmp_path / "then").server(attention_backend="fa3"))
     found = summarize(scene(made, baseline=baseline))
     assert found.contract.problem_class is Problem.HANG
     assert any(one.problem is Problem.DRIFT for one in found.signals)
 
 
 def test_what_a_server_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
-    made = triage_cases.healthy(tmp_path).answer("model_info.json", {"model_path": "evil\x1b[2J\nHealth: /health=ok"})
+    made = triage_signals.healthy(tmp_path).answer("model_info.json", {"model_path": "evil\x1b[2J\nHealth: /health=ok"})
     shown = render(summarize(scene(made)))
     assert "\x1b" not in shown
     assert shown.count("\nHealth: ") == 1

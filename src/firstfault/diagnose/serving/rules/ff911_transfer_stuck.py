@@ -21,8 +21,9 @@ from collections.abc import Iterator
 
 from firstfault.diagnose.finding import Confidence
 from firstfault.diagnose.serving import names
+from firstfault.diagnose.serving.ranks import Moment
 from firstfault.diagnose.serving.rules import signal, whole
-from firstfault.diagnose.serving.scene import Moment, Scene
+from firstfault.diagnose.serving.scene import Scene
 from firstfault.diagnose.serving.signal import Problem, Signal
 from firstfault.read.bundle import number
 

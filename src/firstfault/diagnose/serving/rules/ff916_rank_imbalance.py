@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from firstfault.diagnose.finding import Confidence
+from firstfault.diagnose.serving.ranks import Moment, Rank
 from firstfault.diagnose.serving.rules import shown, signal, whole
-from firstfault.diagnose.serving.scene import Moment, Rank, Scene
+from firstfault.diagnose.serving.scene import Scene
 from firstfault.diagnose.serving.signal import Problem, Signal
 
 TIMES = 3.0

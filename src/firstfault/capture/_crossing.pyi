@@ -1,0 +1,82 @@
+"""What ``crossing/`` gives Python; each class stands in for one of the same use in Python."""
+
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+INTERFACE: int
+
+class Cursor:
+    end: int
+    def append(self, data: bytes, segment: int) -> bool: ...
+    def open(self, mapping: Any, end: int, segment: int) -> None: ...
+    def close(self) -> int: ...
+
+class Counter:
+    last: int
+    def next(self) -> int: ...
+
+class Known:
+    number: int
+    segment: int
+    def __init__(self, number: int) -> None: ...
+
+class Slot:
+    def __init__(self, enqueued: int, address: int, write: int) -> None: ...
+    def mark(self, stream: int, marker: int) -> None: ...
+
+class Thread:
+    calls: list[Any]
+    busy: bool
+    tid: int
+
+class Call:
+    n: int
+    op: str
+    mutates: Any
+    def returned(self, result: Any) -> None: ...
+    def raised(self, error: BaseException) -> None: ...
+
+class Box:
+    def __init__(
+        self, *, recorder: Any, slow: Any, threads: Any, cursor: Cursor, counter: Counter, cuda: dict[str, Any]
+    ) -> None: ...
+    def use_markers(
+        self,
+        *,
+        markers: Any = ...,
+        capturing: Callable[[], bool] = ...,
+        device: Callable[[], int] = ...,
+        stream: Callable[[int], int] = ...,
+        runtime: tuple[int, int, int] = ...,
+        in_graphs: bool = ...,
+    ) -> None: ...
+    def keep_inputs(
+        self,
+        op: str,
+        target: str,
+        site: str,
+        names: tuple[str, ...],
+        values: tuple[Any, ...],
+        compared: list[Any],
+        known: Known,
+        /,
+    ) -> None: ...
+    def keep_output(self, op: str, result: Any, compared: list[Any], known: Known, /) -> None: ...
+    def close(self) -> None: ...
+
+def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], **more: Any) -> Any: ...
+def attach(boundary: Any, name: str, target: str, first: int, mutates: Any, /) -> None: ...
+def activate(box: Box | None, /) -> None: ...
+def forget() -> None: ...
+def use_begin(begin: Callable[..., Any], /) -> None: ...
+def use_sites(told: Callable[[FrameType], str | None], /) -> None: ...
+def use_compiler(names: dict[str, Any], /) -> None: ...
+def use_torch(
+    *,
+    tensor: type,
+    parameter: type,
+    words: tuple[int, ...],
+    requires_grad: Any,
+    modes: Callable[[], bool],
+) -> None: ...

@@ -1,0 +1,41 @@
+"""The way of a black box's calls in C (``crossing/``), where it was built for this Python; else None.
+
+It is optional: without a compiler, or under another Python than the one that it was built for, ``black_box.py`` does
+all of it, and writes the same record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from firstfault.capture import guard, sites, tensor_words
+
+_INTERFACE = 1
+"""Of what is called here: one more whenever that changes, so that what was built before is left alone."""
+
+
+def _load() -> Any:
+    try:
+        from firstfault.capture import _crossing as built
+
+        words = tensor_words.found_out() if built.INTERFACE == _INTERFACE else None
+        if words is None:
+            return None
+        built.use_torch(
+            tensor=torch.Tensor,
+            parameter=torch.nn.Parameter,
+            words=tuple(words),
+            requires_grad=torch._C.TensorBase.requires_grad,
+            modes=guard.function_modes,
+        )
+        built.use_sites(sites.told)
+        built.use_compiler(vars(torch.compiler))
+    except (ImportError, AttributeError, TypeError):  # not built; or a torch in which these are something else
+        return None
+    return built
+
+
+crossing: Any = _load()
+"""The module ``_crossing``, or None."""

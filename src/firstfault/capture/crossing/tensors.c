@@ -1,0 +1,138 @@
+/* What a tensor looks like, read where torch keeps it; tensor_first.py has found out where that is. */
+#include "crossing.h"
+
+static PyGetSetDef *requires_grad;
+static PyObject *modes;
+
+int is_tensor(PyObject *value)
+{
+    return Py_TYPE(value) == first.tensor || Py_TYPE(value) == first.parameter;
+}
+
+static const uint64_t *words_of(PyObject *tensor)
+{
+    return (const uint64_t *)(uintptr_t)((const uint64_t *)tensor)[first.object];
+}
+
+/* Have the words of tensors brought into the cache, all at once. */
+void tensors_fetch(PyObject *const *values, int count)
+{
+    for (int index = 0; index < count; index++) {
+        if (is_tensor(values[index])) {
+            const uint64_t *read = words_of(values[index]);
+            __builtin_prefetch(read + first.storage);
+            __builtin_prefetch(read + first.sizes);
+            __builtin_prefetch(read + first.strides);
+            __builtin_prefetch(read + first.last);
+        }
+    }
+}
+
+/* Whether a tensor keeps a gradient; -1 where that must not be asked, as a mode of the program would see it. */
+static int keeps_gradient(PyObject *tensor, const uint64_t *read)
+{
+    if (read[first.autograd] == 0) {
+        return 0;
+    }
+    PyObject *mode = PyObject_CallNoArgs(modes);
+    PyObject *found = mode == Py_False ? requires_grad->get(tensor, requires_grad->closure) : NULL;
+    int keeps = found == Py_True ? 1 : found == Py_False ? 0 : -1;
+    Py_XDECREF(mode);
+    Py_XDECREF(found);
+    PyErr_Clear();
+    return keeps;
+}
+
+/* How many words tell what a tensor looks like, and those; 0 where it has too many dimensions or cannot be asked. */
+int tensor_image(PyObject *tensor, uint64_t *image)
+{
+    const uint64_t *read = words_of(tensor);
+    uint64_t dimensions = read[first.sizes];
+    int keeps = dimensions <= MOST_DIMENSIONS ? keeps_gradient(tensor, read) : -1;
+    if (keeps < 0) {
+        return 0;
+    }
+    int count = 0;
+    for (int at = first.first; at <= first.last; at++) {
+        image[count++] = read[at];
+    }
+    image[count++] = dimensions << 1 | (uint64_t)keeps;
+    for (uint64_t index = 0; index < dimensions; index++) {
+        image[count++] = read[first.sizes + 1 + index];
+        image[count++] = read[first.strides + index];
+    }
+    return count;
+}
+
+/* How many words of an image a tensor matches: all, or 0. */
+int tensor_is_like(PyObject *tensor, const uint64_t *image)
+{
+    const uint64_t *read = words_of(tensor);
+    int count = 0;
+    for (int at = first.first; at <= first.last; at++) {
+        if (image[count++] != read[at]) { /* first: another kind of tensor may keep the rest elsewhere */
+            return 0;
+        }
+    }
+    uint64_t dimensions = read[first.sizes];
+    if (image[count] >> 1 != dimensions) {
+        return 0;
+    }
+    int keeps = (int)(image[count++] & 1);
+    for (uint64_t index = 0; index < dimensions; index++) {
+        if (image[count] != read[first.sizes + 1 + index] || image[count + 1] != read[first.strides + index]) {
+            return 0;
+        }
+        count += 2;
+    }
+    return keeps_gradient(tensor, read) == keeps ? count : 0;
+}
+
+/* Where a tensor begins that is like one of an image; 0 for one without memory. */
+uint64_t tensor_address(PyObject *tensor, uint64_t itemsize)
+{
+    const uint64_t *read = words_of(tensor);
+    const uint64_t *storage = (const uint64_t *)(uintptr_t)read[first.storage];
+    uint64_t start = storage == NULL ? 0 : storage[first.data];
+    return start == 0 ? 0 : start + read[first.offset] * itemsize;
+}
+
+static int take_words(PyObject *found)
+{
+    uint8_t *words[] = {&first.object, &first.sizes,   &first.strides,  &first.offset, &first.first,
+                        &first.last,   &first.storage, &first.autograd, &first.data};
+    for (int index = 0; index < 9; index++) {
+        long word = PyTuple_GET_SIZE(found) == 9 ? PyLong_AsLong(PyTuple_GET_ITEM(found, index)) : -1;
+        if (word < 0 || word > UINT8_MAX) {
+            PyErr_SetString(PyExc_ValueError, "nine words tell what a tensor looks like");
+            return 0;
+        }
+        *words[index] = (uint8_t)word;
+    }
+    return 1;
+}
+
+/* Take what is needed of torch, which is never let go of. */
+PyObject *torch_use(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"tensor", "parameter", "words", "requires_grad", "modes", NULL};
+    PyObject *tensor, *parameter, *found, *gradient, *mode;
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O", names, &PyType_Type, &tensor, &PyType_Type, &parameter,
+                                     &PyTuple_Type, &found, &PyGetSetDescr_Type, &gradient, &mode)) {
+        return NULL;
+    }
+    /* A Words is a named tuple; its items are parsed as a plain one's. */
+    if (!take_words(found)) {
+        return NULL;
+    }
+    if (first.last - first.first + 1 > MOST_KEYS) {
+        PyErr_SetString(PyExc_ValueError, "too many words tell a tensor's kind");
+        return NULL;
+    }
+    first.tensor = (PyTypeObject *)Py_NewRef(tensor);
+    first.parameter = (PyTypeObject *)Py_NewRef(parameter);
+    requires_grad = ((PyGetSetDescrObject *)Py_NewRef(gradient))->d_getset;
+    modes = Py_NewRef(mode);
+    Py_RETURN_NONE;
+}

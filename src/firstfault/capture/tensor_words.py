@@ -1,0 +1,184 @@
+"""Where torch keeps what a tensor looks like, in words of 8 bytes: found out from tensors that are known, not assumed.
+
+    found_out()  →  Words(object=2, sizes=7, strides=13, offset=18, first=20, last=21, storage=2, autograd=3, data=2)
+
+To ask torch for it takes some twenty calls into it for one call of a boundary, each of which finds its code cold: more
+than all else together. Torch's own headers would tell, of one version; this tells of whichever there is, or says that
+it cannot. Nothing of a tensor is read so before its words from ``first`` to ``last`` (its type, device, and the keys
+that torch dispatches it by) are those of a plain one that was looked at as any other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from firstfault.capture import guard
+
+MOST_DIMENSIONS = 5
+"""Sizes and strides of so many lie in the tensor itself."""
+_WORDS = 24
+"""Words of a ``TensorImpl`` that are looked at, as many as malloc gives to the smallest."""
+_STORAGE_WORDS = 8
+_OBJECT_WORDS = 4
+_LAYOUTS = (
+    ((3,), (2,), 301),
+    ((5, 7), (11, 2), 407),
+    ((2, 3, 4), (29, 5, 1), 13),
+    ((2, 3, 1, 2, 4), (50, 9, 7, 4, 1), 89),
+)
+
+
+class Words(NamedTuple):
+    """Which word is what.
+
+    Attributes:
+        object: of the Python object, the address of the tensor; the others are of that.
+        sizes: how many dimensions; their sizes follow.
+        strides: the first stride.
+        offset: in the storage, in elements.
+        first, last: from the type of the elements to the set of dispatch keys.
+        storage: the address of the storage.
+        autograd: of what is kept for gradients; 0 where nothing is.
+        data: of the storage, where its memory begins.
+    """
+
+    object: int
+    sizes: int
+    strides: int
+    offset: int
+    first: int
+    last: int
+    storage: int
+    autograd: int
+    data: int
+
+
+class _Unlike(Exception):
+    """This torch keeps it in another way."""
+
+
+def found_out() -> Words | None:
+    """Which word is what in this torch; None where that cannot be told for sure."""
+    try:
+        with guard.unseen():
+            return _found_out()
+    except (_Unlike, AttributeError, RuntimeError, TypeError):
+        return None
+
+
+def _found_out() -> Words:
+    views = [
+        torch.zeros(4096, dtype=torch.float32, device="cpu").as_strided(shape, stride, offset)
+        for shape, stride, offset in _LAYOUTS
+    ]
+    plain = [torch.empty_strided(shape, stride, dtype=torch.float32, device="cpu") for shape, stride, _ in _LAYOUTS]
+    lent = torch.frombuffer(bytearray(64), dtype=torch.float32)
+    learning = torch.zeros(3, device="cpu", requires_grad=True)
+    conjugate = torch.zeros(3, dtype=torch.complex64, device="cpu").conj()
+    everything = [*views, *plain, lent, learning, conjugate]
+    sizes = _only(everything, _has_sizes)
+    found = Words(
+        object=_only_word(range(2, _OBJECT_WORDS), everything, _object_words, _address),
+        sizes=sizes,
+        strides=sizes + 1 + MOST_DIMENSIONS,
+        offset=_only(everything, lambda words, at, tensor: words[at] == tensor.storage_offset(), after=sizes),
+        first=1 + _only(everything, lambda words, at, tensor: words[at] == math.prod(tensor.shape), after=sizes),
+        last=_only(everything, lambda words, at, tensor: words[at] == torch._C._dispatch_keys(tensor).raw_repr()),
+        storage=_only(everything, lambda words, at, tensor: words[at] == tensor.untyped_storage()._cdata),
+        autograd=_autograd(plain, learning),
+        data=_only_word(
+            range(_STORAGE_WORDS), everything, _storage_words, lambda tensor: tensor.untyped_storage().data_ptr()
+        ),
+    )
+    _check(found)
+    return found
+
+
+def _check(found: Words) -> None:
+    """Whether the words from first to last tell types and devices apart.
+
+    Raises:
+        _Unlike: they do not.
+    """
+    if not found.first <= found.last <= found.first + 2:
+        raise _Unlike
+    kinds = [(dtype, device) for dtype in (torch.float32, torch.int32, torch.bfloat16) for device in ("cpu", "meta")]
+
+    def seen(kind: tuple[torch.dtype, str], extent: int) -> tuple[int, ...]:
+        tensor = torch.empty(extent, dtype=kind[0], device=kind[1])
+        return _tensor_words(tensor)[found.first : found.last]  # without the keys, which differ for meta tensors anyway
+
+    by_kind = {kind: seen(kind, 3) for kind in kinds}
+    if len(set(by_kind.values())) != len(kinds) or any(seen(kind, 4) != words for kind, words in by_kind.items()):
+        raise _Unlike
+
+
+def _has_sizes(words: tuple[int, ...], at: int, tensor: torch.Tensor) -> bool:
+    count = tensor.dim()
+    strides = at + 1 + MOST_DIMENSIONS
+    return (
+        words[at] == count
+        and words[at + 1 : at + 1 + count] == tuple(tensor.shape)
+        and words[strides : strides + count] == tensor.stride()
+    )
+
+
+def _autograd(plain: list[torch.Tensor], learning: torch.Tensor) -> int:
+    """The word that is 0 in tensors without a gradient, and that one with has."""
+    with_gradient = _tensor_words(learning)
+    without = list(map(_tensor_words, plain))
+    found = [at for at in range(_WORDS) if with_gradient[at] > 2**16 and not any(words[at] for words in without)]
+    if len(found) != 1:
+        raise _Unlike
+    return found[0]
+
+
+def _only(
+    tensors: list[torch.Tensor], is_it: Callable[[tuple[int, ...], int, torch.Tensor], bool], after: int = 0
+) -> int:
+    """The only word of all these tensors of which something is so."""
+    looked_at = [(_tensor_words(tensor), tensor) for tensor in tensors]
+    found = [at for at in range(after, _WORDS) if all(is_it(words, at, tensor) for words, tensor in looked_at)]
+    if len(found) != 1:
+        raise _Unlike
+    return found[0]
+
+
+def _only_word(
+    places: range,
+    tensors: list[torch.Tensor],
+    words: Callable[[torch.Tensor], tuple[int, ...]],
+    wanted: Callable[[torch.Tensor], int],
+) -> int:
+    """The only word of something of each tensor that is what is wanted of it."""
+    found = [at for at in places if all(words(tensor)[at] == wanted(tensor) for tensor in tensors)]
+    if len(found) != 1:
+        raise _Unlike
+    return found[0]
+
+
+def _address(tensor: Any) -> int:
+    address: int = tensor._cdata
+    return address
+
+
+def _tensor_words(tensor: torch.Tensor) -> tuple[int, ...]:
+    return _read(_address(tensor), _WORDS)
+
+
+def _storage_words(tensor: torch.Tensor) -> tuple[int, ...]:
+    return _read(_address(tensor.untyped_storage()), _STORAGE_WORDS)
+
+
+def _object_words(tensor: torch.Tensor) -> tuple[int, ...]:
+    return _read(id(tensor), _OBJECT_WORDS)
+
+
+def _read(address: int, count: int) -> tuple[int, ...]:
+    return struct.unpack(f"<{count}Q", ctypes.string_at(address, 8 * count))
