@@ -23,9 +23,10 @@ lint: $(READY)
 scenarios: $(READY)
 	@$(BIN)/python scenarios/run.py
 
-# Faults on a GPU, and whether the chain of evidence is whole; needs triton, nvcc and cuda-gdb, two minutes.
+# The same of programs that need a GPU, and whether the chain of evidence is whole; triton, nvcc and cuda-gdb, minutes.
 scenarios-gpu: $(READY)
-	@$(BIN)/python scenarios/gpu/run.py
+	@$(BIN)/python scenarios/run.py --gpu
+	@$(BIN)/python scenarios/chains/run.py
 
 # Every operator of PyTorch's own database that runs on CPU, recorded, and replayed from its dump; minutes.
 sweep: $(READY)

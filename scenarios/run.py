@@ -6,6 +6,8 @@
 
 Each case is a program in ``cases/`` that really fails; ``<case>.json`` beside it holds the class of the fault, the
 operator that failed and the one that made it fail, null where none may be asserted, and a part of the next command.
+A case with two ``runs`` is a good and a bad one: ``firstfault diff`` of the two recordings is held against the truth.
+Those in ``gpu/`` need one: ``make scenarios-gpu``, or ``python scenarios/run.py --gpu``.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CASES = Path(__file__).parent / "cases"
+GPU_CASES = Path(__file__).parent / "gpu"
 FIRSTFAULT = [sys.executable, "-m", "firstfault"]
 TIMEOUT = 180
 COLUMNS = ("class", "culprit", "origin", "next", "last call logged")
@@ -40,23 +44,30 @@ class Judged:
         return all(self.right[column] for column in COLUMNS[:-1])
 
 
-def names() -> list[str]:
+def names(cases: Path = CASES) -> list[str]:
     """All cases."""
-    return sorted(path.stem for path in CASES.glob("*.json"))
+    return sorted(path.stem for path in cases.glob("*.json"))
 
 
-def judge(name: str, folder: Path) -> Judged:
+def judge(name: str, folder: Path, cases: Path = CASES) -> Judged:
     """Run one case in ``folder``, and compare the diagnosis with its truth."""
-    truth = json.loads((CASES / f"{name}.json").read_text())
-    recording = folder / "recording"
+    truth = json.loads((cases / f"{name}.json").read_text())
+    recordings = [_recorded(cases / f"{name}.py", folder, at, run) for at, run in enumerate(truth.get("runs", [{}]), 1)]
+    command = "diff" if len(recordings) > 1 else "report"
+    found = _output([*FIRSTFAULT, command, "--json", *map(str, recordings)])
+    logged = _output([*FIRSTFAULT, "log", str(recordings[-1]), "--last", "1"])
+    return _compared(name, truth, json.loads(found).get("diagnosis") or {}, _last_call(logged))
+
+
+def _recorded(case: Path, folder: Path, at: int, run: dict[str, Any]) -> Path:
+    """The recording of one run of a case, with its own ``arguments`` and ``environ``."""
+    recording = folder / f"recording-{at}"
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("FIRSTFAULT_", "SGLANG_"))}
-    environ["OMP_NUM_THREADS"] = "1"
-    program = [sys.executable, str(CASES / f"{name}.py")]
+    environ |= {"OMP_NUM_THREADS": "1"} | run.get("environ", {})
+    program = [sys.executable, str(case), *run.get("arguments", [])]
     command = [*FIRSTFAULT, "run", "--level", "5", "--dir", str(recording), "--", *program]
     subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=False, timeout=TIMEOUT)
-    found = _output([*FIRSTFAULT, "report", "--json", str(recording)])
-    logged = _output([*FIRSTFAULT, "log", str(recording), "--last", "1"])
-    return _compared(name, truth, json.loads(found).get("diagnosis") or {}, _last_call(logged))
+    return recording
 
 
 def _output(command: list[str]) -> str:
@@ -91,7 +102,7 @@ def _same(truth: str | None, said: str) -> bool:
 
 def table(every: Iterable[Judged]) -> Iterator[str]:
     """The table, a line a case, and what was said where it was wrong."""
-    width = max(map(len, names()))
+    width = max(map(len, [*names(), *names(GPU_CASES)]))
     yield f"{'case':<{width}}  " + "  ".join(COLUMNS)
     rights: list[dict[str, bool]] = []
     for judged in every:
@@ -106,15 +117,22 @@ def table(every: Iterable[Judged]) -> Iterator[str]:
 def main() -> int:
     """Run the cases that were named, or all; 0 when every one is right."""
     every: list[Judged] = []
+    gpu = "--gpu" in sys.argv
+    cases = GPU_CASES if gpu else CASES
+    named = [word for word in sys.argv[1:] if word != "--gpu"]
 
-    def run() -> Iterator[Judged]:
-        for name in sys.argv[1:] or names():
-            with tempfile.TemporaryDirectory() as folder:
-                every.append(judge(name, Path(folder)))
-            yield every[-1]
+    def run(name: str) -> Judged:
+        with tempfile.TemporaryDirectory() as folder:
+            return judge(name, Path(folder), cases)
 
-    for line in table(run()):
-        print(line, flush=True)
+    def seen(judged: Iterable[Judged]) -> Iterator[Judged]:
+        for each in judged:
+            every.append(each)
+            yield each
+
+    with ThreadPoolExecutor(max_workers=1 if gpu else os.cpu_count()) as pool:
+        for line in table(seen(pool.map(run, named or names(cases)))):
+            print(line, flush=True)
     return 0 if all(judged.all_right for judged in every) else 1
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from firstfault.diagnose.finding import Kind
 from scenarios import run
-from scenarios.run import CASES, COLUMNS, Judged, judge, names, table
+from scenarios.run import CASES, COLUMNS, GPU_CASES, Judged, judge, names, table
 
-FAST = ["cache_slot", "moe_in_place", "masked_row", "silent_nan", "padded_router", "row_count", "unrecorded_crash"]
+FAST = ["moe_in_place", "silent_nan", "padded_router", "unrecorded_crash", "skipped_vote", "sliced_rows", "not_close"]
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -19,8 +21,16 @@ def test_the_report_is_right(tmp_path: Path, name: str) -> None:
 
 
 def test_every_case_is_a_program_with_its_truth() -> None:
-    assert {path.stem for path in CASES.glob("*.py")} == set(names())
+    for cases in (CASES, GPU_CASES):
+        assert {path.stem for path in cases.glob("*.py")} == set(names(cases))
     assert set(FAST) <= set(names())
+
+
+def test_every_class_of_fault_has_a_case_and_so_have_those_without_a_cause() -> None:
+    kinds = [json.loads((CASES / f"{name}.json").read_text())["class"] for name in names()]
+    kinds += [json.loads((GPU_CASES / f"{name}.json").read_text())["class"] for name in names(GPU_CASES)]
+    assert {kind.value for kind in Kind} - {"not known"} == set(filter(None, kinds))
+    assert kinds.count(None) >= 3
 
 
 def test_a_wrong_answer_is_seen() -> None:

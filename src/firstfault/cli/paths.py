@@ -27,12 +27,13 @@ def given(text: str) -> Path:
 
 
 def readable(text: str) -> Path:
-    """A path to read from, which is not only a folder that recordings lie in.
+    """A path to read from, which is not only a folder that recordings lie in; of an address a copy of what is there.
 
     Raises:
         UsageError: it is empty, or which recording is meant is not clear.
+        UnreadableInput: an address cannot be reached.
     """
-    path = given(text)
+    path = _copy_of(text) if "://" in text or "::" in text else given(text)
     if names := _recordings_in(path):
         listed = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
         count = f"{len(names)} recordings" if len(names) > 1 else "1 recording"
@@ -40,9 +41,23 @@ def readable(text: str) -> Path:
     return path
 
 
-READABLE: Any = typer.Argument(
-    parser=readable, metavar="PATH", help="A recording, a kernel API text log, a dump folder, or a text of errors."
+def _copy_of(text: str) -> Path:
+    """A private copy of what lies at an address, gone at the end, which is said; the path itself if it is none."""
+    from firstfault.cli.messages import tell
+    from firstfault.read import remote
+
+    if not remote.is_remote(text):
+        return given(text)
+    copied = remote.fetched(text)
+    room = f", without {copied.left_out} dumps that there was no room for" if copied.left_out else ""
+    tell(f"copied {copied.files} files of {copied.name}, {copied.nbytes:,} bytes, until this command ends{room}")
+    return copied.path
+
+
+PATH_HELP = (
+    "A recording, a kernel API text log, a dump folder, or a text of errors; here, or at an address that fsspec knows."
 )
+READABLE: Any = typer.Argument(parser=readable, metavar="PATH", help=PATH_HELP)
 """The argument of every command that reads."""
 
 

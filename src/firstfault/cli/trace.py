@@ -49,11 +49,11 @@ def _traced(source: Source, process: str | None, call: int, arg: str | None, dow
     """From the index that ``query`` has made, if it is of the input as it is now; else from the records."""
     from firstfault.cli.progress import advancing
     from firstfault.diagnose.trace import trace, trace_indexed
-    from firstfault.read import index
+    from firstfault.read import index, remote
     from firstfault.read.indexed import Indexed
     from firstfault.record.plain import plain_text
 
-    name = plain_text(str(source.path))
+    name = plain_text(remote.named(source.path))
     if (place := index.find(source)) is not None:
         indexed = Indexed.of(place, process)
         found = trace_indexed(indexed, call, argument=arg, down=down, source=name)

@@ -10,104 +10,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 import msgspec
 
+from firstfault.diagnose import divergence
 from firstfault.diagnose.alignment import aligned
-from firstfault.diagnose.equality import Difference, compare
+from firstfault.diagnose.compared import COMPARISON_VERSION, Change, Comparison, Pair, Side, Unpaired, Verdict, plain
+from firstfault.diagnose.pairs import Pairs, Saved
 from firstfault.read.calls import Call, History, Process, State
 from firstfault.read.events import Event, Replayed
 from firstfault.record import schema
 
-COMPARISON_VERSION = 1
 MOST_UNPAIRED = 12
 """Calls of one side only that are listed."""
-MOST_TEXT = 400
-
-
-class Verdict(str, Enum):
-    """How two records compare."""
-
-    SAME = "same"
-    DIFFERS = "differs"
-    CANNOT_TELL = "could not tell"
-
-
-class Side(msgspec.Struct):
-    """One of the two: where it is from, and how many calls of it were looked at."""
-
-    source: str
-    process: str = ""
-    rank: str = ""
-    calls: int = 0
-
-
-class Pair(msgspec.Struct, omit_defaults=True):
-    """The same call on both sides.
-
-    Attributes:
-        left, right: its numbers.
-        order: which of the pairs it is, as they ended, from 1.
-        sites: where it was made.
-        differences: what of its results, or where these are ``given`` of its arguments, is not the same.
-        writers: the calls on the left that wrote the arguments that are not, by argument.
-    """
-
-    op: str
-    left: int
-    right: int
-    order: int
-    sites: list[str] = []
-    differences: list[Difference] = []
-    writers: dict[str, str] = {}
-
-
-class Unpaired(msgspec.Struct):
-    """A call that only one side has: ``left`` or ``right``."""
-
-    side: str
-    call: int
-    op: str
-
-
-class Change(msgspec.Struct):
-    """Something of the environment that is not the same; empty where one side does not have it."""
-
-    name: str
-    left: str
-    right: str
-
-
-class Comparison(msgspec.Struct, omit_defaults=True):
-    """The whole answer.
-
-    Attributes:
-        paired: calls that both sides have.
-        measured: those of them of which all values were recorded on both sides.
-        gave: how many were given the same and gave something else.
-        first: the first of them.
-        given: the first that was given something else.
-        only: the first calls that one side alone has; ``only_left`` and ``only_right`` are how many there are.
-        environment: what differs in versions, variables, devices and the command.
-        problems: what could not be read.
-    """
-
-    version: int
-    verdict: Verdict
-    conclusion: str
-    left: Side
-    right: Side
-    paired: int = 0
-    measured: int = 0
-    gave: int = 0
-    first: Pair | None = None
-    given: Pair | None = None
-    only: list[Unpaired] = []
-    only_left: int = 0
-    only_right: int = 0
-    environment: list[Change] = []
-    problems: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -127,19 +42,21 @@ class Record:
     session: Mapping[str, object]
 
 
-def comparison(left: Record, right: Record) -> Comparison:
+def comparison(left: Record, right: Record, saved: Saved = lambda left, right: ({}, {})) -> Comparison:
     """Compare two records."""
     sides = (_Calls(left), _Calls(right))
     found = Comparison(COMPARISON_VERSION, Verdict.SAME, "", Side(plain(left.source)), Side(plain(right.source)))
+    pairs = Pairs(found, saved)
     for one, other in aligned(*sides):
         if one is not None and other is not None:
             for record, call in ((left, one), (right, other)):
                 record.complete(call.call)
-            _pair(found, one.call, other.call)
+            pairs.take(one.call, other.call)
         else:
             _single(found, one, other)
     for told, calls in zip((found.left, found.right), sides, strict=True):
         calls.describe(told)
+    pairs.close(same_level=sides[0].level == sides[1].level)
     found.environment = list(_changes(_environment(left, sides[0]), _environment(right, sides[1])))
     return found
 
@@ -151,6 +68,7 @@ def conclude(found: Comparison) -> Comparison:
         found.verdict = Verdict.DIFFERS
     elif found.problems or not found.paired or found.measured < found.paired:
         found.verdict = Verdict.CANNOT_TELL
+    found.diagnosis = divergence.diagnosed(found)
     found.conclusion = _conclusion(found)
     return found
 
@@ -180,6 +98,11 @@ class _Calls:
     def process(self) -> Process | None:
         """Whose calls they are."""
         return next(iter(self._history.processes.values()), None)
+
+    @property
+    def level(self) -> int:
+        """At which it was recorded; 0 where that is not known."""
+        return self.process.header.level if self.process is not None and self.process.header is not None else 0
 
     def __iter__(self) -> Iterator[Ended]:
         """A copy of each: a history takes the arguments of those that ended long ago away."""
@@ -226,54 +149,6 @@ def _single(found: Comparison, left: Ended | None, right: Ended | None) -> None:
         found.only.append(Unpaired("left" if left is not None else "right", only.call.n, plain(only.op)))
 
 
-def _pair(found: Comparison, left: Call, right: Call) -> None:
-    found.paired += 1
-    given = compare(left.inputs(), right.inputs())
-    gave = compare(_results(left), _results(right))
-    known = left.record.args is not None and right.record.args is not None
-    found.measured += known and given.measured and gave.measured and _ended(left) and _ended(right)
-    differences = [*_ends(left, right), *gave.differences]
-    if given.differences:
-        found.given = found.given or _told(found.paired, left, right, given.differences)
-    elif differences:
-        found.gave += 1
-        found.first = found.first or _told(found.paired, left, right, differences)
-
-
-def _results(call: Call) -> list[tuple[str, schema.Value]]:
-    return [("return", call.out)] if call.out_described else []
-
-
-def _ended(call: Call) -> bool:
-    """Whether what it gave is recorded, or that it gave nothing."""
-    return call.out_described or call.state is State.RAISED
-
-
-def _ends(left: Call, right: Call) -> list[Difference]:
-    ends = [_end(call) for call in (left, right)]
-    return [Difference("the call", "end", *ends)] if ends[0] != ends[1] else []
-
-
-def _end(call: Call) -> str:
-    return f"raised {call.exception}" if call.state is State.RAISED else call.state.value
-
-
-def _told(order: int, left: Call, right: Call, differences: list[Difference]) -> Pair:
-    named = {difference.name for difference in differences}
-    writers = {
-        label: f"{links[0].writer.op} (call {links[0].writer.n})"
-        for label, links in left.links.items()
-        if links and label in named
-    }
-    sites = [plain(call.record.site) for call in (left, right)]
-    return Pair(plain(left.op), left.n, right.n, order, sites, differences, writers)
-
-
-def plain(text: str) -> str:
-    """A text of the program's, cut where it is endless."""
-    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "…"
-
-
 # --- what the runs were made of
 
 _OF_THE_RUN = ("host", "platform", "level", "devices", "targets", "command", "exit_status", "signal")
@@ -313,7 +188,7 @@ def _conclusion(found: Comparison) -> str:
         text = (
             f"{_named(found.first)} is the first that was given the same and gave something else: {_first(found.first)}"
         )
-        return f"{text}{_before(found.given, found.first)}."
+        return f"{text}{_before(found.given, found.first)}{_explained(found)}."
     if found.given is not None:
         return (
             f"{_named(found.given)} is the first that was given something else: {_first(found.given)}{_source(found)}."
@@ -324,7 +199,15 @@ def _conclusion(found: Comparison) -> str:
             f"All {found.paired} calls that both have agree, but one side has calls that the other has not "
             f"({found.only_left} left, {found.only_right} right), first {only.op} (call {only.call}, {only.side})."
         )
-    return f"All {found.paired} calls were given the same and gave the same."
+    text = f"All {found.paired} calls were given the same and gave the same"
+    return f"{text}; {found.slower[0].in_words}." if found.slower else f"{text}."
+
+
+def _explained(found: Comparison) -> str:
+    """What the diagnosis adds to that a call gave something else."""
+    told = found.diagnosis.text if found.diagnosis is not None else ""
+    added = told.partition(" gave something else")[2]
+    return added if added[:1] in (",", ";") else ""
 
 
 def _undecided(found: Comparison) -> str:

@@ -27,10 +27,17 @@ _KINDS = {
     Teller.GLOO: Kind.HANG,
     Teller.PROCESS: Kind.HANG,
 }
+INVALID_ARGUMENT = re.compile(r"invalid argument|cudaErrorInvalidValue|CUDA_ERROR_INVALID_VALUE", re.IGNORECASE)
+EXPORT = re.compile(
+    r"custom_?all_?reduce|\bIPC\b|ipc_?(?:mem|handle)|symm\w*_?mem|register_\w*buffer|share_cuda", re.IGNORECASE
+)
+"""What exports memory to other processes."""
 _CAPTURING = re.compile(r"stream is capturing|captures_underway|cudaErrorStreamCapture|during capture|IPC")
 _WAITED = re.compile(
-    r"Timed out waiting|timed out after|Connection closed by peer|gloo|NCCL|nccl\w+Error|BrokenBarrier"
+    r"Timed out waiting|timed out after|Connection (?:closed|reset) by peer|gloo|NCCL|nccl\w+Error|BrokenBarrier"
 )
+_UNLIKE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
+_NOT_CLOSE = re.compile(r"Tensor-likes are not (?:close|equal)|Scalars are not close|Not equal to tolerance")
 _NOT_OF_THE_NAME = re.compile(r"_?kernel$|^_+|_+$|_\d+[dc][\ddc]*$")
 
 
@@ -38,17 +45,23 @@ def kind_of(told: Complaint) -> Kind:
     """The class of fault that a complaint is one of."""
     if told.teller in _KINDS:
         return _KINDS[told.teller]
+    said = f"{told.text} {told.file} {told.host}"
+    if INVALID_ARGUMENT.search(said) and EXPORT.search(said):
+        return Kind.GRAPH
     return Kind.ILLEGAL_ACCESS if told.teller in (*WITNESSES, Teller.DRIVER) else kind_of_message(told.text)
 
 
 def kind_of_message(message: str) -> Kind:
     """The class of fault that the message of an exception is one of."""
+    if INVALID_ARGUMENT.search(message):  # refused before anything ran on the device
+        return Kind.GRAPH if EXPORT.search(message) else Kind.UNKNOWN
     for pattern, kind in (
         (OUT_OF_MEMORY, Kind.OUT_OF_MEMORY),
         (_CAPTURING, Kind.GRAPH),
         (DEVICE_ERROR, Kind.ILLEGAL_ACCESS),
         (_WAITED, Kind.HANG),
         (SHAPES, Kind.MISMATCH),
+        (_NOT_CLOSE, Kind.PRECISION),
     ):
         if pattern.search(message):
             return kind
@@ -112,6 +125,11 @@ def conclusion(complaints: Sequence[Complaint]) -> str:
         kernel = seen.kernel if len(seen.kernel) <= LONGEST_NAME else seen.kernel[:LONGEST_NAME] + "…"
         return f"{kernel} failed on the device: {sentence(seen)}{launched}."
     first = complaints[0]
+    if (unlike := next(filter(None, (_UNLIKE.search(told.text) for told in complaints)), None)) is not None:
+        return (
+            f"Two ranks met in different collectives: one sent {unlike[1]} bytes where the other expected {unlike[2]}. "
+            "One of them had left a collective out, or done one more."
+        )
     text = f"{sentence(first)}."
     if kind_of(first) is Kind.ILLEGAL_ACCESS:
         text += " That is where the device's error surfaced; which kernel failed it does not say."

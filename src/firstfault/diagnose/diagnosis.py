@@ -40,11 +40,17 @@ class Diagnosis(msgspec.Struct, omit_defaults=True):
     command: str = ""
 
 
-def of_findings(findings: Sequence[Finding], suspect: Call | None) -> Diagnosis | None:
-    """What the findings in a process come to, the weightiest first; None where nothing is wrong in it."""
+def of_findings(findings: Sequence[Finding], suspect: Call | None, device_said: str | None = None) -> Diagnosis | None:
+    """What the findings in a process come to, the weightiest first; None where nothing is wrong in it.
+
+    Args:
+        findings: ranked.
+        suspect: the call to look at.
+        device_said: of a call that failed on the device, which raised nothing itself: what was said of that elsewhere.
+    """
     found = next((finding for finding in findings if finding.confidence is not Confidence.LOW), None)
     if found is None:
-        return _of_suspect(suspect) if suspect is not None else None
+        return _of_suspect(suspect, device_said) if suspect is not None else None
     caused = found.verdict is Verdict.CAUSE
     culprit = (found.call, found.op) if suspect is None else (suspect.n, suspect.op)
     if any(finding.verdict is Verdict.CANNOT_TELL for finding in findings):  # where it surfaced is not where it failed
@@ -61,9 +67,12 @@ def of_findings(findings: Sequence[Finding], suspect: Call | None) -> Diagnosis 
     )
 
 
-def _of_suspect(suspect: Call) -> Diagnosis:
-    """Where a process was when it failed, and the class of what it raised."""
+def _of_suspect(suspect: Call, device_said: str | None) -> Diagnosis:
+    """Where a process was when it failed, and the class of what it raised, or was said of its device."""
     kind = complaints.kind_of_message(f"{suspect.exception}: {suspect.message}")
+    if kind is Kind.UNKNOWN and device_said is not None:
+        said = complaints.kind_of_message(device_said)
+        kind = Kind.ILLEGAL_ACCESS if said is Kind.UNKNOWN else said
     sure = Confidence.LOW if kind is Kind.UNKNOWN else Confidence.MEDIUM
     return Diagnosis(kind, sure, culprit=suspect.n, culprit_op=suspect.op)
 

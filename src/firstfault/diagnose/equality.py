@@ -39,6 +39,26 @@ class Difference(msgspec.Struct, frozen=True):
     right: str
 
 
+class ElementDifference(msgspec.Struct, frozen=True):
+    """How two tensors that both sides saved differ, element by element.
+
+    Attributes:
+        name: of the value.
+        count, differ: how many elements there are, and how many differ by more than the dtype allows.
+        first: the index of the first that does; ``left`` and ``right`` are its values.
+        apart, relative: the largest distance of two finite elements, and the largest relative to the larger of the two.
+    """
+
+    name: str
+    count: int
+    differ: int
+    first: list[int]
+    left: str
+    right: str
+    apart: float
+    relative: float
+
+
 class Compared(NamedTuple):
     """How two sets of values compare.
 
@@ -54,6 +74,11 @@ class Compared(NamedTuple):
     def same(self) -> bool:
         """Whether they are known to be the same."""
         return self.measured and not self.differences
+
+
+def tolerance(dtype: str) -> tuple[float, float]:
+    """Relative and absolute; 0 for what must be equal."""
+    return TOLERANCES.get(dtype, (0.0, 0.0))
 
 
 def compare(left: Named, right: Named) -> Compared:
@@ -120,7 +145,7 @@ def _tensors(name: str, left: schema.Tensor, right: schema.Tensor, differences: 
     if len(differences) > before or 0 in left.shape:
         return True
     measured = [(what, one, other) for what, one, other in _statistics(left, right) if None not in (one, other)]
-    relative, absolute = TOLERANCES.get(left.dtype, (0.0, 0.0))
+    relative, absolute = tolerance(left.dtype)
     allowed = absolute + relative * max(map(largest_magnitude, (left, right)))
     for what, one, other in measured:
         exact = what in ("NaN", "Inf")

@@ -37,6 +37,7 @@ class Kind(str, Enum):
     MISMATCH = "shape, dtype, stride or device mismatch"
     OUT_OF_MEMORY = "out of memory"
     HANG = "hang or divergence of ranks"
+    LATENCY = "latency"
     PRECISION = "precision"
     GRAPH = "CUDA graph only"
     UNKNOWN = "not known"

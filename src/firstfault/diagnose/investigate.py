@@ -18,13 +18,14 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
     """The report on what was read; ``last`` is how many of the last calls are listed."""
     case = report.Case(
         evidence.history,
-        source=plain_text(str(evidence.path)),
+        source=plain_text(evidence.name),
         kind=evidence.kind,
         last=last,
         ending=_ending(evidence),
         pages=evidence.pages,
         complete_call=evidence.complete,
         complaints=evidence.complaints,
+        environment=_variables(evidence.session.get("environment")),
     )
     found = report.build(case)
     _add_session(found, evidence)
@@ -58,6 +59,10 @@ def _conditions(evidence: Evidence) -> Iterator[str]:
         yield BLOCKING
 
 
+def _variables(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
+
+
 def _words(value: object) -> list[str]:
     return [str(word) for word in value] if isinstance(value, list) else []
 
@@ -69,7 +74,8 @@ def _ending(evidence: Evidence) -> report.Ending:
     exited_well = frozenset({pid} if well and isinstance(pid, int) else ())
     failed = not well and DEVICE_ERROR.search(evidence.stderr) is not None
     stopped = evidence.session.get("signal") in FROM_OUTSIDE
-    return report.Ending(isinstance(status, int) or killed, exited_well, failed, stopped, evidence.running)
+    known = isinstance(status, int) or killed
+    return report.Ending(known, exited_well, failed, stopped, evidence.running, failed=known and not well)
 
 
 def _end_in_words(evidence: Evidence, *, running: bool) -> str:

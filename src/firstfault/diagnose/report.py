@@ -5,6 +5,7 @@ Conclusion: sglang.custom_op.moe_align (call 37) was in flight when process vm-4
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,7 +15,7 @@ import msgspec
 
 from firstfault.diagnose import chain, complaints, device, diagnosis, rules, witnessed
 from firstfault.diagnose.device import Position
-from firstfault.diagnose.finding import Confidence, Finding, ranked
+from firstfault.diagnose.finding import Confidence, Finding, Kind, ranked
 from firstfault.diagnose.finding import Verdict as Found
 from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
 from firstfault.read.calls import Call, History, Process
@@ -189,6 +190,7 @@ class Ending:
         stopped: whether it was ended by a signal from outside.
         device_failed: whether it ended with an error of the device in its stderr.
         running: by process, whether it is still there; None where that cannot be told.
+        failed: whether the command is known not to have ended well.
     """
 
     known: bool = False
@@ -196,6 +198,7 @@ class Ending:
     device_failed: bool = False
     stopped: bool = False
     running: Mapping[str, bool | None] = field(default_factory=dict)
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,7 @@ class Case:
         pages: marker pages by process, of those that left one.
         complete_call: fetches what only the dump of a call knows (the statistics of its tensors).
         complaints: what the program and tools said.
+        environment: the variables that the session names.
     """
 
     history: History
@@ -220,12 +224,13 @@ class Case:
     pages: Mapping[str, progress.Page]
     complete_call: Callable[[Call], None]
     complaints: Sequence[Complaint] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def build(case: Case) -> Report:
     """The report on a case."""
     every = case.history.processes.values()
-    processes = sorted((_process(process, case) for process in every), key=_weight)
+    processes = _ordered([_process(process, case) for process in every])
     lost = [f"{process.name}: {_lost(process)}" for process in every if LOST in process.notes]
     found = Report(
         REPORT_VERSION,
@@ -237,13 +242,19 @@ def build(case: Case) -> Report:
         complaints=list(case.complaints),
     )
     if processes:
-        found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis
+        found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis or _said(processes[0], case)
         if found.diagnosis is not None and _goes_first(found.diagnosis):
             found.conclusion = f"{found.conclusion.removesuffix('.')}; {found.diagnosis.text}."
     elif case.complaints:
         found.conclusion = complaints.conclusion(case.complaints)
         found.diagnosis = diagnosis.of_complaints(case.complaints)
     return found
+
+
+def _said(process: ProcessReport, case: Case) -> diagnosis.Diagnosis | None:
+    """What the program said of its failure, where it was in no call: of which class it is, and nobody to blame."""
+    told = diagnosis.of_complaints(case.complaints) if case.ending.failed and process.suspect is None else None
+    return told if told is not None and told.kind is not Kind.UNKNOWN else None
 
 
 def _goes_first(of: diagnosis.Diagnosis) -> bool:
@@ -261,6 +272,29 @@ _ORDER = [
     Verdict.ENDED,
     Verdict.NO_CALLS,
 ]
+
+
+def _ordered(processes: list[ProcessReport]) -> list[ProcessReport]:
+    """Those that matter most first: a rank that only waited for one that failed comes after that one."""
+    own = any(_failed_by_itself(process) for process in processes)
+    waits = Counter(process.suspect.op for process in processes if process.suspect is not None and _waited(process))
+
+    def key(process: ProcessReport) -> tuple[bool, int, tuple[int, int, int]]:
+        """Of those that wait for each other, where most of them are comes first."""
+        alike = waits[process.suspect.op] if process.suspect is not None and _waited(process) else 0
+        return own and _waited(process), -alike, _weight(process)
+
+    return sorted(processes, key=key)
+
+
+def _failed_by_itself(process: ProcessReport) -> bool:
+    """Whether a process ended in a call, for a reason that is not another rank's."""
+    failed = process.verdict in (Verdict.CULPRIT, Verdict.IN_FLIGHT, Verdict.EXCEPTION)
+    return failed and process.diagnosis is not None and process.diagnosis.kind is not Kind.HANG
+
+
+def _waited(process: ProcessReport) -> bool:
+    return process.diagnosis is not None and process.diagnosis.kind is Kind.HANG
 
 
 def _weight(process: ProcessReport) -> tuple[int, int, int]:
@@ -308,9 +342,14 @@ def _process(process: Process, case: Case) -> ProcessReport:
         streams=streams,
         targets=_targets(process),
         notes=list(_notes(process)),
-        diagnosis=diagnosis.of_findings(findings, suspect),
+        diagnosis=diagnosis.of_findings(findings, suspect, _device_said(verdict, case)),
         chain=_chain(process, verdict, suspect, findings, case, "" if told or not streams else "progress markers"),
     )
+
+
+def _device_said(verdict: Verdict, case: Case) -> str | None:
+    """What was said of a call that the device did not complete; None where there is none."""
+    return "\n".join(told.text for told in case.complaints) if verdict is Verdict.CULPRIT else None
 
 
 def _chain(
@@ -338,8 +377,14 @@ def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Ca
         case.complaints,
         witnessed=verdict is Verdict.CULPRIT,
         stopped=case.ending.stopped or bool(case.ending.running.get(process.name)),
+        peers=case.history.processes,
+        environment=case.environment,
+        failed=case.ending.failed,
     )
-    found = [rules.deepened(finding, about) for finding in rules.check_all(about)] if suspect is not None else []
+    if suspect is not None:
+        found = [rules.deepened(finding, about) for finding in rules.check_all(about)]
+    else:
+        found = rules.check_all(about, rules.OF_THE_RUN) if case.ending.failed else []
     late = any(finding.verdict is Found.CANNOT_TELL for finding in found)
     bad = _given_bad_indices(process) if suspect is None or late else []
     for call in {call.n: call for call in process.noted() + bad}.values():

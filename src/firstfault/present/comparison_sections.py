@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from firstfault.diagnose.comparison import Comparison, Pair, Side, Verdict
+from firstfault.diagnose.compared import Comparison, Pair, Side, Verdict
 from firstfault.present import values
 from firstfault.present.sections import LONGEST_LINE, LONGEST_TEXT, NEXT, Code, Label, Line, Section
 
@@ -24,6 +24,10 @@ def sections(found: Comparison) -> Iterator[Section]:
         yield from _pair(found.first, "Given the same, it gave something else")
     if found.given is not None and (found.first is None or found.given.order < found.first.order):
         yield from _pair(found.given, "First that was given something else")
+    if found.unused:
+        yield _unused(found)
+    if found.slower:
+        yield _slower(found)
     if found.only:
         yield _only(found)
     if found.environment:
@@ -38,6 +42,8 @@ def _sides(found: Comparison) -> Section:
     lines: list[Line] = [(Label("left"), *_side(found.left)), (Label("right"), *_side(found.right))]
     told = f"{found.paired} that both have, of which {found.measured} with all values"
     lines.append((Label("calls"), told + (f"; {found.gave} gave something else for the same" if found.gave else "")))
+    if found.compared:
+        lines.append((Label("dumps"), f"{found.compared} tensors were compared element by element"))
     if found.left.rank != found.right.rank:
         lines.append((Label("ranks"), "what is sharded between ranks differs as it should; look for what is not"))
     return Section("Compared", lines)
@@ -55,9 +61,25 @@ def _pair(pair: Pair, title: str) -> Iterator[Section]:
     lines += [(Label("writer"), f"of {name}: {writer}") for name, writer in pair.writers.items()]
     rows: list[Line] = [
         (Code(each.name), each.what, *(values.shortened(text, LONGEST_TEXT) for text in (each.left, each.right)))
-        for each in pair.differences
+        for each in (*pair.differences, *pair.layouts)
     ]
     yield Section(title, lines, ["value", "what", "left", "right"], rows)
+
+
+def _unused(found: Comparison) -> Section:
+    rows: list[Line] = [
+        (Code(each.op), Code(each.name), *(values.shortened(text, LONGEST_TEXT) for text in (each.left, each.right)))
+        for each in found.unused
+    ]
+    return Section("Given another argument, it gave the same", columns=["op", "argument", "left", "right"], rows=rows)
+
+
+def _slower(found: Comparison) -> Section:
+    rows: list[Line] = [
+        (Code(each.op), str(each.calls), f"{each.left / 1e6:.3g} ms", f"{each.right / 1e6:.3g} ms")
+        for each in found.slower
+    ]
+    return Section("Slower on the right, a call", columns=["op", "calls", "left", "right"], rows=rows)
 
 
 def _only(found: Comparison) -> Section:
@@ -81,6 +103,9 @@ def _environment(found: Comparison) -> Section:
 
 def _next(found: Comparison) -> Iterator[Line]:
     """What would tell more."""
+    told = found.diagnosis
+    if told is not None and not told.command.startswith(("firstfault trace", "firstfault run --level 10")):
+        yield "see whether that is it: ", Code(told.command)
     if found.first is not None:
         for side, n in ((found.left, found.first.left), (found.right, found.first.right)):
             yield "see what it was given: ", Code(_trace(side, n))

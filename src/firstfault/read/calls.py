@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from firstfault.read import earlier
+from firstfault.read import earlier, ignored
 from firstfault.read.contracts import breaches
+from firstfault.read.durations import Durations
 from firstfault.read.events import Event, Replayed
 from firstfault.read.marks import Order
 from firstfault.read.producers import Link, Producers, Writer
@@ -62,6 +63,8 @@ class Call:
     dump = ""
     dump_skipped = ""
     duration = 0
+    inside = 0
+    """Nanoseconds that the calls inside it took."""
     outlived = False
     """Whether a call that began inside it has come back."""
     writer: Writer | None = None
@@ -162,6 +165,8 @@ class Process:
     """The first calls that gave such values having been given some that no recorded call wrote, by number."""
 
     results: Results = field(default_factory=Results)
+    durations: Durations = field(default_factory=Durations)
+    ignored: ignored.Results = field(default_factory=ignored.Results)
     contracts: dict[str, list[schema.Contract]] = field(default_factory=dict)
     """What the program declared, by operator."""
 
@@ -189,6 +194,8 @@ class Process:
     def noted(self) -> list[Call]:
         """The calls whose results were the first to go wrong, in their order."""
         stood_out = {notice.call.n: notice.call for notice in self.results.notices}
+        stood_out |= {slow.first.n: slow.first for slow in self.durations.slow}
+        stood_out |= {each.call.n: each.call for each in self.ignored.found.values()}
         return sorted((self.origins | self.entries | stood_out | self.broken).values(), key=lambda call: call.n)
 
     def hold(self, call: Call) -> None:
@@ -207,7 +214,10 @@ class Process:
             or (thread is not None and thread.raised is call)
         ):
             return True
-        return bool(self.results.notices) and any(notice.call is call for notice in self.results.notices)
+        if self.results.notices and any(notice.call is call for notice in self.results.notices):
+            return True
+        slow, ignored = self.durations.slow, self.ignored
+        return (bool(slow) and any(each.first is call for each in slow)) or (bool(ignored.found) and ignored.pins(call))
 
     def note_origin(self, writer: Writer | None) -> None:
         """Keep the call that made a value which is not finite, if it is among the first."""
@@ -317,10 +327,14 @@ class Process:
 
 
 class History:
-    """The calls of all processes of a source."""
+    """The calls of all processes of a source.
 
-    def __init__(self) -> None:
+    Without ``learns`` it only tells which calls ended, on what, and who wrote that: what an index is made of.
+    """
+
+    def __init__(self, *, learns: bool = True) -> None:
         self.processes: dict[str, Process] = {}
+        self._learns = learns
         self.earlier = earlier.Earlier()
         self._tensors = earlier.Tensors()
 
@@ -358,22 +372,32 @@ class History:
         thread.raised = thread.passed = None  # whoever called it has dealt with the exception
         outputs = call.outputs()
         call.writer = process.producers.returned(call.op, record, outputs)
+        if thread.open:
+            thread.open[-1].outlived = True
+            thread.open[-1].inside += call.duration
+        if self._learns:
+            self._learn(process, thread, call, outputs)
+        return call
+
+    def _learn(self, process: Process, thread: Thread, call: Call, outputs: list[Labelled]) -> None:
+        """Take in what a call that came back tells of those that do not."""
         process.results.take(call, outputs)
+        process.ignored.take(call, outputs)
+        process.durations.take(call)
         process.hold(call)
         process.keep(call, thread)
         for _, tensor in outputs:
             if not_finite(tensor):
                 process.note_origin(call.writer)
-        if thread.open:
-            thread.open[-1].outlived = True
         self.earlier.learn(call.record, call.given)
-        return call
 
     def _begin(self, process: Process, record: schema.Call, line: int) -> None:
         call = Call(process.name, record, line)
         process.push(call)
         self._link(process, call)
         process.calls += 1
+        if not self._learns:
+            return
         process.count(record)
         process.described = process.described or record.args is not None
         if record.device >= 0 or record.graph:
@@ -428,6 +452,8 @@ def _replayed(process: Process, record: Replayed) -> None:
     call.state = State.RETURNED
     call.out, call.out_described, call.mutated = record.result.out, record.result.described, record.result.mutated
     call.dump = record.dump
+    call.given = flattened(call.inputs())
+    call.links = process.producers.seen(call.given)
 
 
 def _depth(stack: list[Call], parent: int) -> int:

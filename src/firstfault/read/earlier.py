@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from firstfault.read.formats.values import elements
 from firstfault.read.tensors import Labelled, flattened, largest_magnitude
 from firstfault.record import schema
 
@@ -18,6 +19,8 @@ MOST_VARIANTS = 4000
 MOST_TENSORS = 32
 """Tensors of one call that are compared."""
 LONGEST_LABEL = 200
+EXACT = 1e-3
+"""How far a mean may be from what it should be, in parts of it: it is kept in single precision."""
 _LABELS = [f"arg[{index}]" for index in range(MOST_TENSORS)]
 _MOST_LAYOUTS = 256
 _MOST_NAMES = 16
@@ -54,6 +57,14 @@ class Tensors:
         return found
 
 
+def may_be_permutation(tensor: schema.Tensor) -> bool:
+    """Whether a tensor may hold every number from 0 once, judging by its smallest, its largest and their mean."""
+    last = elements(tensor.shape) - 1
+    if last < 2 or tensor.min != 0 or tensor.max != last or not isinstance(tensor.mean, (int, float)):
+        return False
+    return abs(tensor.mean - last / 2) <= EXACT * last / 2
+
+
 @dataclass(slots=True)
 class Layouts:
     """What the tensors in one place had in common.
@@ -64,7 +75,9 @@ class Layouts:
         always_contiguous: whether all were.
         largest: the most bytes of one.
         magnitude: the largest finite magnitude of a value, where statistics were recorded.
+        before: the largest before that one, for a call that is itself among those seen.
         not_finite: in how many calls it held NaN or an infinity.
+        permuted: in how many calls it held whole numbers that may be a permutation, by smallest, largest and mean.
     """
 
     dims: list[int | None]
@@ -73,7 +86,9 @@ class Layouts:
     always_contiguous: bool = True
     largest: int = 0
     magnitude: float = 0.0
+    before: float = 0.0
     not_finite: int = 0
+    permuted: int = 0
 
     def add(self, tensor: schema.Tensor) -> None:
         """Take in a tensor that is laid out as none before it."""
@@ -85,8 +100,12 @@ class Layouts:
 
     def add_values(self, tensor: schema.Tensor) -> None:
         """Take in what the values of one more looked like."""
-        self.magnitude = max(self.magnitude, largest_magnitude(tensor))
+        size = largest_magnitude(tensor)
+        if size > self.magnitude:
+            self.before, self.magnitude = self.magnitude, size
         self.not_finite += bool(tensor.nan_count or tensor.inf_count)
+        if tensor.min == 0 and "int" in tensor.dtype:
+            self.permuted += may_be_permutation(tensor)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from firstfault.errors import UnreadableInput
-from firstfault.read import living
+from firstfault.read import elements, living, remote
 from firstfault.read.calls import Call, History
 from firstfault.read.events import Advance, Problems, Source
 from firstfault.read.files import is_regular, read_end
@@ -27,7 +27,7 @@ from firstfault.read.formats.error_log import ErrorLog, complaints
 from firstfault.read.formats.kernel_api_log import KernelApiLog
 from firstfault.read.formats.recording import Recording, process_folders
 from firstfault.read.session import open_source
-from firstfault.read.tensors import saved_inputs, saved_outputs
+from firstfault.read.tensors import Labelled, flattened, saved_inputs, saved_outputs
 from firstfault.read.uncollected import uncollected
 from firstfault.read.unseen import unseen
 from firstfault.record import layout, progress, schema
@@ -67,6 +67,11 @@ class Evidence:
     running: Mapping[str, bool | None] = field(default_factory=dict)
     pages: Mapping[str, progress.Page] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """What to call it in commands."""
+        return remote.named(self.path)
+
     def complete(self, call: Call) -> None:
         """Add the statistics of the tensors that only the call's dump can tell."""
         if not call.dump:
@@ -87,6 +92,48 @@ class Evidence:
                 add_statistics(saved, unread)
             except UnreadableInput as error:
                 self.problems.add(str(error))
+
+
+class Dumps:
+    """What two inputs saved of a call that both have, element by element.
+
+    Called with the call of each, it gives how the tensors compare by their labels: those that it was given, and those
+    that it gave or changed. Empty where one of the two has no dump of it.
+    """
+
+    def __init__(self, left: Evidence, right: Evidence, tolerance: elements.Tolerance) -> None:
+        self._sides = left, right
+        self._tolerance = tolerance
+
+    def __call__(self, left: Call, right: Call) -> tuple[dict[str, elements.Elements], dict[str, elements.Elements]]:
+        """Given, and gave."""
+        if not left.dump or not right.dump:
+            return {}, {}
+        given, gave = (self._side(side, left, right) for side in ("inputs", "outputs"))
+        names = {key: label for (key, _), (label, _) in zip(saved_inputs(left.record), _inputs(left), strict=False)}
+        after = {f"mutated_{key}": f"{label} after the call" for key, label in names.items()}
+        names |= after | {
+            key: label for (key, _), (label, _) in zip(saved_outputs(left.out), left.outputs(), strict=False)
+        }
+        return _named(given, names), _named(gave, names)
+
+    def _side(self, side: str, left: Call, right: Call) -> dict[str, elements.Elements]:
+        paths = [_saved(side, call, of.path) for call, of in zip((left, right), self._sides, strict=True)]
+        if paths[0] is None or paths[1] is None:
+            return {}
+        try:
+            return elements.compare(paths[0], paths[1], self._tolerance).elements
+        except UnreadableInput as error:
+            self._sides[0].problems.add(str(error))
+            return {}
+
+
+def _inputs(call: Call) -> list[Labelled]:
+    return flattened(call.inputs())
+
+
+def _named(found: dict[str, elements.Elements], names: Mapping[str, str]) -> dict[str, elements.Elements]:
+    return {names[key]: each for key, each in found.items() if key in names}
 
 
 def gather(path: Path, advance: Advance, beside: Sequence[Path] = ()) -> Evidence:

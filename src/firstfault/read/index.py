@@ -16,25 +16,21 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from firstfault.errors import UnreadableInput, UsageError
 from firstfault.read import index_rows
 from firstfault.read.calls import Call, History, State
-from firstfault.read.events import Advance, Event, Replayed, Source
+from firstfault.read.events import Advance, Replayed, Source
 from firstfault.read.uncollected import uncollected
 from firstfault.record import layout, schema
 
 if TYPE_CHECKING:
     import duckdb
 
-FORMAT = 1
+FORMAT = 2
 """Goes up with every change of the tables."""
 SUFFIX = ".duckdb"
-ROWS_AT_ONCE = 200_000
-"""Rows of a table that wait in a file for being taken in; some 50 MB."""
 MOST_OPEN = 4096
 _DIGEST = 24
 _BUILD = {"memory_limit": "1GB", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
@@ -66,7 +62,7 @@ def current(source: Source, advance: Advance) -> Path:
             made = Path(folder) / place.name
             try:
                 _build(source, made, advance)
-            except duckdb.Error as error:
+            except (duckdb.Error, OverflowError) as error:
                 raise UnreadableInput(f"cannot make an index of {source.path}: {_first_line(error)}") from error
             made.chmod(layout.PRIVATE_FILE)
             made.replace(place)
@@ -169,52 +165,14 @@ def _remove_others(place: Path) -> None:
 
 def _build(source: Source, place: Path, advance: Advance) -> None:
     with uncollected(), _duckdb().connect(place, config=_BUILD) as connection:
-        tables = {kind: _Table(connection, name, kind, place.parent) for name, kind in index_rows.TABLES.items()}
-        for row in _rows(source, advance):
-            tables[type(row)].add(row)
-        for table in tables.values():
-            table.flush()
-        for view in index_rows.VIEWS:
-            connection.execute(view)
-        connection.execute("CREATE TABLE problems (message VARCHAR)")
-        for line in source.problems.lines():
-            connection.execute("INSERT INTO problems VALUES (?)", [line])
+        tables = index_rows.Tables(connection, str(place.parent))
+        _fill(tables, source, advance)
+        tables.close(source.problems.lines())
 
 
-class _Table:
-    """A table of an index that is being made. Rows come as JSON, which DuckDB reads much faster than from Python."""
-
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, name: str, kind: type[index_rows.Row], scratch: Path
-    ) -> None:
-        self._connection = connection
-        self._path = scratch / f"{name}.jsonl"
-        self._file: BinaryIO = self._path.open("wb")
-        self._count = 0
-        self._encode = msgspec.json.Encoder().encode
-        self._columns = index_rows.columns(kind)
-        connection.execute(f"CREATE TABLE {name} ({', '.join(map(' '.join, self._columns.items()))})")
-        self._insert = f"INSERT INTO {name} SELECT * FROM read_json(?, format='newline_delimited', columns=?)"  # noqa: S608
-
-    def add(self, row: index_rows.Row) -> None:
-        """Put a row to those that wait."""
-        self._file.write(self._encode(row) + b"\n")
-        self._count += 1
-        if self._count >= ROWS_AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Take in the rows that wait."""
-        self._file.close()
-        if self._count:
-            self._connection.execute(self._insert, [str(self._path), self._columns])
-        self._file = self._path.open("wb")
-        self._count = 0
-
-
-def _rows(source: Source, advance: Advance) -> Iterator[index_rows.Row]:
+def _fill(tables: index_rows.Tables, source: Source, advance: Advance) -> None:
     """The rows of all calls of an input, each once it has ended; those that have not at the end."""
-    history = History()
+    history = History(learns=False)
     begun: dict[tuple[str, int], Call] = {}
     for event in source.events(advance):
         ended = history.feed(event)
@@ -222,28 +180,22 @@ def _rows(source: Source, advance: Advance) -> Iterator[index_rows.Row]:
         if isinstance(record, schema.Call):
             begun[event.process, record.n] = history.processes[event.process].by_number[record.n]
             if len(begun) > MOST_OPEN:
-                yield from _lost(begun)
+                _add_lost(tables, begun)
         elif ended is not None:
             begun.pop((event.process, ended.n), None)
-            yield from index_rows.of_call(ended)
-        else:
-            yield from _other(event)
+            tables.call(ended)
+        elif isinstance(record, Replayed):
+            tables.replay(event.process, record)
+        elif isinstance(record, schema.Note):
+            tables.note(event.process, record)
     for call in begun.values():
-        yield from index_rows.of_call(call)
+        tables.call(call)
 
 
-def _lost(begun: dict[tuple[str, int], Call]) -> Iterator[index_rows.Row]:
+def _add_lost(tables: index_rows.Tables, begun: dict[tuple[str, int], Call]) -> None:
     """The rows of calls whose end is known not to come any more."""
     for key in [key for key, call in begun.items() if call.state is not State.IN_FLIGHT]:
-        yield from index_rows.of_call(begun.pop(key))
-
-
-def _other(event: Event) -> Iterator[index_rows.Row]:
-    record = event.record
-    if isinstance(record, Replayed):
-        yield from index_rows.of_replay(event.process, record)
-    elif isinstance(record, schema.Note):
-        yield index_rows.NoteRow(event.process, record.t, record.code, record.message, record.n, record.count)
+        tables.call(begun.pop(key))
 
 
 def _duckdb() -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from firstfault.errors import UsageError
 from firstfault.read.calls import Call, State
 from firstfault.read.index import connect
+from firstfault.read.index_rows import tensor_of
 from firstfault.read.producers import How, Link, Writer
 from firstfault.read.tensors import Labelled
 from firstfault.record import schema
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _CALL = "SELECT op, t, target, parent, tid, site, described, state, mutated, duration FROM calls"
 _OF = " WHERE process = ? AND n = ?"
+_VALUES = "low, high, mean, nan_count, inf_count, form, exact"
 
 
 class Indexed:
@@ -83,11 +85,11 @@ class Indexed:
         return call
 
     def _tensors(self, n: int, side: str) -> list[Labelled]:
-        sql = f"SELECT label, tensor FROM described{_OF} AND side = ? AND replay = 0 ORDER BY rowid"  # noqa: S608
-        return [(label, _tensor(fields)) for label, fields in self._ask(sql, self.name, n, side)]
+        sql = f"SELECT label, tensor, {_VALUES} FROM described{_OF} AND side = ? AND replay = 0 ORDER BY place"  # noqa: S608
+        return [(label, tensor_of(fields, row)) for label, fields, *row in self._ask(sql, self.name, n, side)]
 
     def _links(self, n: int) -> dict[str, list[Link]]:
-        sql = f"SELECT label, writer, writer_op, how, since FROM writers{_OF} ORDER BY rowid"  # noqa: S608
+        sql = f"SELECT label, writer, writer_op, how, since FROM writers{_OF} ORDER BY label, position"  # noqa: S608
         links: dict[str, list[Link]] = {}
         for label, writer, op, how, since in self._ask(sql, self.name, n):
             links.setdefault(label, []).append(Link(Writer(writer, op), How(how), since))
@@ -95,21 +97,3 @@ class Indexed:
 
     def _ask(self, sql: str, *values: Any) -> list[Any]:
         return self._connection.execute(sql, [*values]).fetchall()
-
-
-def _tensor(fields: dict[str, Any]) -> schema.Tensor:
-    known = {name: value for name, value in fields.items() if value is not None}
-    for name in ("min", "max", "mean"):
-        if name in known:
-            known[name] = _statistic(known[name])
-    for name in ("shape", "stride"):
-        if name in known:
-            known[name] = tuple(known[name])
-    return schema.Tensor(**known)
-
-
-def _statistic(text: str) -> schema.Statistic:
-    """A statistic as the record has it: a whole number, another, or the name of what is none."""
-    if text in ("nan", "inf", "-inf"):
-        return text
-    return int(text) if text.removeprefix("-").isdecimal() else float(text)

@@ -147,19 +147,24 @@ class Producers:
         traced = [item for item in inputs if item[1].ptr or item[1].mean is not None]
         if not traced and record.device < 0:
             return NONE
-        bad = [label for label, tensor in traced if not_finite(tensor)]
-        links = Links([sight for item in traced if (sight := self._sight(*item)) is not None], bad)
+        links = self.seen(traced)
+        bad = links.bad
         stream = record.stream if record.device >= 0 else None
         writer = Writer(record.n, record.op, False if bad else _finite(inputs), None, stream)
         unwritten: list[str] = []
         if bad:
             writer.source = _source(bad, links)
-            unwritten = [] if any(label in links for label in bad) else bad
+            unwritten = [] if any(label in links for label in bad) else [*bad]
             writer.entered = bool(unwritten)
         self._given[record.n] = Given(writer, traced, unwritten)
         if len(self._given) > MOST_OPEN:
             self._given.popitem(last=False)
         return links
+
+    def seen(self, inputs: Sequence[Labelled]) -> Links:
+        """The writers of some tensors as they are by now."""
+        bad = [label for label, tensor in inputs if not_finite(tensor)]
+        return Links([sight for item in inputs if (sight := self._sight(*item)) is not None], bad)
 
     def returned(self, op: str, record: schema.Return, outputs: list[Labelled]) -> Writer:
         """Take in what a call gave and changed; the call as a writer."""
@@ -246,7 +251,7 @@ def _finite(inputs: list[Labelled]) -> bool | None:
     return True
 
 
-def _source(bad: list[str], links: Links) -> Writer | None:
+def _source(bad: Sequence[str], links: Links) -> Writer | None:
     """The call that made the values of some inputs that are not finite, if the record tells."""
     writers = [link.writer for label in bad for link in links.get(label, ())]
     return next((writer.origin for writer in writers if writer.origin is not None), None)

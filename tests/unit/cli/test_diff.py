@@ -21,6 +21,7 @@ from tests.unit.read.samples import call, header, recording, returned, tensor
 from tests.unit.recording import recording as recording_in_process
 
 FAULTS = ("good", "again", "nan", "half", "extra", "fill", "raise")
+DUMPED = ("dumped", "swapped", "filled")
 
 
 def program(fault: str) -> None:
@@ -35,6 +36,8 @@ def program(fault: str) -> None:
         y = (x / 2).half() if fault == "half" else x / 2
         if fault == "nan":
             y[3] = float("nan")
+        if fault == "swapped":  # smallest, largest and mean stay as they are
+            y[[5, 9]] = y[[9, 5]]
         if fault == "raise":
             raise ValueError("no kernel")
         return y
@@ -45,7 +48,7 @@ def program(fault: str) -> None:
 
     @debug_kernel_api
     def fill(x: Any) -> None:
-        x.fill_(5.0 if fault == "fill" else 4.0)
+        x.fill_(5.0 if fault in ("fill", "filled") else 4.0)
 
     torch.manual_seed(0)
     x = torch.randn(64)
@@ -62,7 +65,7 @@ def program(fault: str) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings of the program, a folder each, by what is wrong with it."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, level in (*((fault, 5) for fault in FAULTS), ("shapes", 3), ("dumped", 10)):
+    for name, level in (*((fault, 5) for fault in FAULTS), ("shapes", 3), *((name, 10) for name in DUMPED)):
         with recording_in_process(folder / "work" / name, level) as recorded, contextlib.suppress(ValueError):
             program(name)
         recorded.folder.rename(folder / name)
@@ -101,6 +104,35 @@ def test_a_fault_is_found_where_it_is(runs: Path, fault: str, conclusion: str) -
     done = diff(runs, "good", fault)
     assert done.returncode == 1, done.stdout
     assert re.sub(r"[\w.<>]*\.(?=(norm|scale|fill|extra) )", "OP.", done.stdout).startswith(conclusion)
+
+
+def test_dumps_are_compared_element_by_element(runs: Path) -> None:
+    found = json.loads(diff(runs, "dumped", "swapped", "--json").stdout)
+    assert (found["verdict"], found["compared"] > 60) == ("differs", True)
+    [elements] = found["first"]["elements"]
+    assert (elements["name"], elements["count"], elements["differ"], elements["first"]) == ("return", 64, 2, [5])
+    assert elements["left"] != elements["right"]
+    assert elements["apart"] > 0
+    shown = diff(runs, "dumped", "swapped").stdout
+    assert "2 of 64 differ, first [5]: " in shown
+    assert "tensors were compared element by element" in shown
+    assert found["diagnosis"]["kind"] == "precision"
+
+
+def test_what_a_call_changed_in_place_is_compared_in_dumps(runs: Path) -> None:
+    found = json.loads(diff(runs, "dumped", "filled", "--json").stdout)
+    assert found["first"]["op"].endswith("fill")
+    assert found["first"]["differences"][0]["name"] == "arg[0] after the call"
+
+
+def test_a_damaged_dump_is_told_and_the_rest_compared(runs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "dumped"
+    shutil.copytree(runs / "dumped", copy)
+    file = next(copy.glob("*/dumps/*call0004/outputs.pt"))
+    file.write_bytes(file.read_bytes()[:200])
+    done = diff(runs, "dumped", str(copy))
+    assert done.returncode == 3
+    assert "outputs.pt is not a whole torch.save archive" in done.stdout
 
 
 def test_without_values_it_could_not_tell(runs: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from firstfault.diagnose.comparison import Comparison, Record, Verdict, comparison, conclude
+from firstfault.diagnose.compared import Comparison, Verdict
+from firstfault.diagnose.comparison import Record, comparison, conclude
 from firstfault.read.events import Event
 from firstfault.record import schema
 from tests.unit.read.samples import call, header, raised, returned, tensor
@@ -23,7 +24,7 @@ def compared(one: Iterable[schema.Record], other: Iterable[schema.Record], **ses
         Record(name, [Event(name, record) for record in records], lambda call: None, sessions.get(name, {}))
         for name, records in (("left", one), ("right", other))
     ]
-    return conclude(comparison(*sides))
+    return conclude(comparison(sides[0], sides[1]))
 
 
 def chain(*results: schema.Value, first: schema.Value | None = None) -> list[schema.Record]:
@@ -143,3 +144,106 @@ def test_arguments_outlive_what_a_history_keeps() -> None:
     late = compared(long(1.0), long(2.0))
     assert late.first is not None
     assert (late.first.left, late.measured) == (1499, 1499)
+
+
+# --- what it comes to
+
+
+def timed(durations: Iterable[int], op: str = "step") -> list[schema.Record]:
+    records: list[schema.Record] = [header(5)]
+    for n, took in enumerate(durations, 1):
+        begun = call(n, op, values())
+        records += [begun, schema.Return(n, begun.t + took, 7, described=True, out=values(2.0, 2))]
+    return records
+
+
+def test_the_call_that_gave_something_else_is_the_culprit() -> None:
+    told = compared(chain(values(2.0, 2)), chain(values(2.5, 2))).diagnosis
+    assert told is not None
+    assert (told.kind.value, told.confidence.value, told.culprit_op, told.origin_op) == (
+        "precision",
+        "high",
+        "op1",
+        "op1",
+    )
+    told = compared(chain(values(2.0, 2)), chain(values(2.0, 2, nan_count=3))).diagnosis
+    assert told is not None
+    assert told.kind.value == "NaN, infinity or garbage"
+
+
+def test_another_layout_of_the_same_values_is_what_was_misread() -> None:
+    def sides(stride: tuple[int, ...]) -> list[schema.Record]:
+        part = values(1.0, 3, shape=(2, 2), stride=stride, contiguous=stride == (2, 1))
+        given = values(1.0, 1, shape=(2, 2))
+        return [
+            header(5), call(1, "slice", given), returned(1, part),
+            call(2, "rotate", part), returned(2, values(3.0 if stride == (2, 1) else 4.0, 9)),
+        ]  # fmt: skip
+
+    found = compared(sides((2, 1)), sides((4, 1)))
+    assert found.diagnosis is not None
+    assert (found.diagnosis.culprit_op, found.diagnosis.origin_op) == ("rotate", "slice")
+    assert found.diagnosis.kind.value == "shape, dtype, stride or device mismatch"
+    assert "though with another stride of arg[0]: (2, 1) | (4, 1)" in found.conclusion
+    assert found.diagnosis.command == "firstfault trace right --call 2 --process right"
+
+
+def test_a_variable_that_rounding_depends_on_is_what_to_look_at() -> None:
+    session: dict[str, object] = {"environment": {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}}
+    found = compared(chain(values(2.0, 2)), chain(values(2.001, 2)), right=session)
+    assert found.diagnosis is not None
+    assert (found.diagnosis.culprit_op, found.diagnosis.origin_op) == ("op1", "")
+    assert found.diagnosis.command == "env -u TORCH_ALLOW_TF32_CUBLAS_OVERRIDE firstfault run --level 5 -- COMMAND"
+    without = compared(chain(values(2.0, 2)), chain(values(2.001, 2)))
+    assert without.diagnosis is not None
+    assert "as rounding to TF32 (2⁻¹¹) makes them" in without.diagnosis.text
+
+
+def test_what_was_written_in_place_is_its_writers() -> None:
+    def sides(high: float) -> list[schema.Record]:
+        first: list[schema.Record] = [call(1, "fill", values(0.0)), returned(1, None, mutated=["arg[0]"])]
+        return [header(5), *first, call(2, "norm", values(high, version=1)), returned(2, values(high, 2))]
+
+    told = compared(sides(1.0), sides(2.0)).diagnosis
+    assert told is not None
+    assert (told.culprit_op, told.origin_op, told.confidence.value) == ("fill", "fill", "medium")
+
+
+def test_other_inputs_from_outside_are_nobodys_fault() -> None:
+    assert compared(chain(values(2.0, 2)), chain(values(3.0, 2), first=values(5.0))).diagnosis is None
+
+
+def test_what_became_slower_is_told_where_the_values_are_the_same() -> None:
+    found = compared(timed([50_000] * 20), timed([900_000] * 20))
+    assert found.verdict is Verdict.SAME
+    assert found.diagnosis is not None
+    assert (found.diagnosis.kind.value, found.diagnosis.culprit_op) == ("latency", "step")
+    assert found.conclusion.endswith(
+        "step takes 18 times as long on the right (0.05 → 0.9 ms a call, the median of 18)."
+    )
+    assert compared(timed([50_000] * 20), timed([60_000] * 20)).slower == []
+    assert compared(timed([50_000] * 20), [header(3), *timed([900_000] * 20)[1:]]).slower == []  # another level
+
+
+def test_an_argument_that_made_no_difference() -> None:
+    def sides(window: int) -> list[schema.Record]:
+        return [header(5), call(1, "attention", values(), window), returned(1, values(2.0, 2))]
+
+    found = compared(sides(8), sides(16))
+    assert [(each.op, each.name, each.left, each.right) for each in found.unused] == [
+        ("attention", "arg[1]", "8", "16")
+    ]
+    assert found.diagnosis is not None
+    assert (found.diagnosis.kind.value, found.diagnosis.culprit_op) == ("precision", "attention")
+
+
+def test_ranks_that_reduce_differently_gave_something_else() -> None:
+    def sides(rank: int, high: float) -> list[schema.Record]:
+        place = schema.Collective("0", rank, 2, 1)
+        begun = call(1, "torch.distributed.all_reduce", values(float(rank + 2)), collective=place)
+        return [header(5, rank=str(rank)), begun, returned(1, values(high, 2))]
+
+    found = compared(sides(0, 5.0), sides(1, 6.0))
+    assert found.first is not None
+    assert found.first.op == "torch.distributed.all_reduce"
+    assert compared(sides(0, 5.0), sides(1, 5.0)).first is None

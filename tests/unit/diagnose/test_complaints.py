@@ -126,3 +126,28 @@ def test_two_recordings_keep_their_processes_apart(tmp_path: Path) -> None:
     first, second = (recording(tmp_path / name, [header(), call(1, name)]) for name in ("a", "b"))
     found = report(first, second)
     assert sorted(process.name for process in found.processes) == ["recording/vm-4242", "vm-4242"]
+
+
+def test_two_collectives_that_met_are_told_by_their_sizes() -> None:
+    told = Complaint(Teller.GLOO, "gloo/transport/tcp/pair.cc:454] op.preamble.length <= op.nbytes. 8 vs 4")
+    text = complaints.conclusion([Complaint(Teller.GLOO, "gloo::EnforceNotMet"), told])
+    assert text.startswith("Two ranks met in different collectives: one sent 8 bytes where the other expected 4.")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Failed: Cuda error custom_all_reduce.cuh:455 'invalid argument'", "CUDA graph only"),
+        ("CUDA error: invalid argument", "not known"),
+        ("AssertionError: Tensor-likes are not close!", "precision"),
+        (
+            "expected input[2, 4, 16, 16] to have 9 channels, but got 4 channels",
+            "shape, dtype, stride or device mismatch",
+        ),
+        ("ValueError: unsupported dtype torch.float32", "shape, dtype, stride or device mismatch"),
+        ("KeyError: 'weight'", "not known"),
+        ("RuntimeError: Connection reset by peer", "hang or divergence of ranks"),
+    ],
+)
+def test_the_class_of_a_message(text: str, kind: str) -> None:
+    assert complaints.kind_of_message(text).value == kind

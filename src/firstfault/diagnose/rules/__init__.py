@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -32,6 +32,10 @@ RULES = (
     "ff501_index_out_of_range",
     "ff402_out_of_memory",
     "ff801_sync_in_capture",
+    "ff804_not_exportable",
+    "ff802_stale_pointer",
+    "ff803_frozen_value",
+    "ff603_ranks_diverged",
     "ff307_scale_not_set",
     "ff207_number_disagrees",
     "ff201_shape_disagreement",
@@ -48,6 +52,9 @@ RULES = (
     "ff304_jump",
     "ff305_constant",
     "ff306_never_written",
+    "ff702_argument_ignored",
+    "ff703_rounding_allowed",
+    "ff901_slow_call",
     "ff302_magnitude",
     "ff204_not_contiguous",
     "ff401_giant_tensor",
@@ -55,6 +62,9 @@ RULES = (
 )
 """In the order in which findings of the same weight are shown: what explains most first."""
 
+
+OF_THE_RUN = ("ff703_rounding_allowed",)
+"""Rules on what was said and set, which hold where no call failed."""
 
 DEEPER = ("ff501_index_out_of_range", "ff307_scale_not_set", "ff503_repeated_index", "ff301_not_finite")
 """Rules on inputs so bad that a call which was given such is not the origin of what it made of them."""
@@ -71,6 +81,9 @@ class Suspect:
         complaints: what the program and tools said.
         witnessed: whether the device itself, or who looked at it, tells that this call failed on it.
         stopped: whether the process runs still, or was ended from outside.
+        peers: all processes of the record, by name; the call's own is one of them.
+        environment: the variables that the session names.
+        failed: whether the command is known not to have ended well.
     """
 
     call: Call
@@ -80,6 +93,9 @@ class Suspect:
     complaints: Sequence[Complaint] = ()
     witnessed: bool = False
     stopped: bool = False
+    peers: Mapping[str, Process] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    failed: bool = False
 
     @cached_property
     def tensors(self) -> list[Labelled]:
@@ -88,7 +104,7 @@ class Suspect:
 
     def of(self, call: Call) -> Suspect:
         """Another call of the same process, which came back: nothing was said of it."""
-        return Suspect(call, self.known, self.process, self.source)
+        return Suspect(call, self.known, self.process, self.source, environment=self.environment, failed=self.failed)
 
     @property
     def said(self) -> str:
@@ -108,6 +124,13 @@ class Suspect:
     def earlier(self, label: str) -> earlier.Layouts | None:
         """What that argument looked like in the earlier calls that are like this one."""
         return self.alike.places.get(label) if self.alike is not None else None
+
+    def usual(self, label: str, size: float) -> float:
+        """The largest magnitude that an argument had in the other calls that are like this one, whose own is given."""
+        known = self.earlier(label)
+        if known is None:
+            return 0.0
+        return known.before if self.counts_itself and size >= known.magnitude else known.magnitude
 
     @property
     def count(self) -> int:
@@ -152,9 +175,9 @@ class Suspect:
         return "in 1 earlier call" if self.count == 1 else f"in {self.count} earlier calls"
 
 
-def check_all(suspect: Suspect) -> list[Finding]:
-    """What every rule finds in a call."""
-    return [finding for name in RULES for finding in load(name).check(suspect)]
+def check_all(suspect: Suspect, names: Sequence[str] = RULES) -> list[Finding]:
+    """What every rule finds in a call, or each of some."""
+    return [finding for name in names for finding in load(name).check(suspect)]
 
 
 def deepened(found: Finding, suspect: Suspect) -> Finding:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from firstfault.diagnose.complaints import INVALID_ARGUMENT
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.formats.errors_text import DEVICE_ERROR
@@ -29,7 +30,8 @@ KIND = Kind.ILLEGAL_ACCESS
 def check(suspect: Suspect) -> Iterator[Finding]:
     """Look at what the call raised, and whether anything tells how far the device had got."""
     call = suspect.call
-    if suspect.witnessed or DEVICE_ERROR.search(f"{call.exception} {call.message}") is None:
+    said = f"{call.exception} {call.message}"
+    if suspect.witnessed or DEVICE_ERROR.search(said) is None or INVALID_ARGUMENT.search(said) is not None:
         return
     yield finding(
         __name__,

@@ -27,6 +27,10 @@ from firstfault.read.formats.values import element_size
 
 KIND = Kind.OUT_OF_MEMORY
 MOST_EXTENTS = 16
+MOST_ROUNDED = 8
+"""Extents that are tried rounded up, which makes several of each."""
+ALIGNMENTS = (8, 16, 32, 64, 128, 256)
+"""What kernels pad rows and columns to."""
 MOST_FACTORS = 4
 SIZES = (4, 2, 8, 1)
 """Bytes of an element, the usual ones first."""
@@ -78,6 +82,21 @@ def _product(suspect: Suspect, asked: Asked) -> str:
             size = next((size for size in sizes if _is(elements * size, asked)), 0)
             if size:
                 return " × ".join([*(f"{factor} ({named[factor]})" for factor in factors), f"{size} bytes"])
+    return _rounded_product(suspect, asked, named, sizes)
+
+
+def _rounded_product(suspect: Suspect, asked: Asked, named: dict[int, str], sizes: list[int]) -> str:
+    """Two extents, rounded up as kernels pad them, whose product is the size."""
+    padded: dict[int, str] = {}
+    for extent in sorted(named, reverse=True)[:MOST_ROUNDED]:
+        padded.setdefault(extent, f"{extent} ({named[extent]})")
+        for to in ALIGNMENTS:
+            up = -(-extent // to) * to
+            padded.setdefault(up, f"{up} ({named[extent]}, {extent}, rounded up to a multiple of {to})")
+    for left, right in combinations_with_replacement(padded, 2):
+        size = next((size for size in sizes if _is(left * right * size, asked)), 0)
+        if size:
+            return " × ".join([padded[left], padded[right], f"{size} bytes"])
     return ""
 
 

@@ -41,13 +41,17 @@ ENOUGH_CALLS = 2
 """Earlier calls whose bound is taken for one."""
 HUGE = 2**24
 """Values from here on number nothing that a kernel commonly indexes."""
+FAR_BEYOND = 1000
+"""How many times larger than in all earlier calls a value is that cannot be a count of the same things."""
 ADDRESS = 2**40
 """Larger ones may be addresses, hashes or times."""
 
 COMPLAINT = re.compile(
     r"index(?: (?P<value>-?\d+))? (?:is )?out of (?:range|bounds)(?: for dimension \d+ with size (?P<size>\d+))?"
     r"|indices should be either on|srcIndex < srcSelectDimSize|Assertion `[^`]*(?:index|idx|ids|cur_target)[^`]*`"
-    r"|Target (?P<target>-?\d+) is out of bounds",
+    r"|Target (?P<target>-?\d+) is out of bounds|Class values must be (?:smaller than num_classes|non-negative)"
+    r"|(?:ids?|index|indices|positions?|slots?|tokens?|experts?|blocks?|pages?)\b.{0,40}"
+    r"(?:out of (?:range|bounds|vocab\w*)|exceeds?|too large|(?:must|should) be (?:less|smaller|below|in))",
     re.IGNORECASE,
 )
 """What torch says of an index: on the host, and in the assertions of its kernels."""
@@ -110,9 +114,13 @@ def _by_contract(suspect: Suspect) -> list[_Broken]:
 
 
 def _exceeds_a_table(suspect: Suspect, label: str, value: int) -> bool:
-    """Whether a value is no row of some other argument: an assertion of the device may be of a call before this one."""
-    tables = [tensor.shape[0] for other, tensor in suspect.tensors if other != label and len(tensor.shape) > 1]
-    return value < 0 or any(value >= rows for rows in tables)
+    """Whether a value is no row of some other argument, nor below a number that may be how many there are.
+
+    An assertion of the device may be of a call before this one.
+    """
+    limits = [tensor.shape[0] for other, tensor in suspect.tensors if other != label and len(tensor.shape) > 1]
+    limits += [number for _, number in suspect.call.inputs() if type(number) is int and number > 1]
+    return value < 0 or any(value >= limit for limit in limits)
 
 
 def breaks_contract(call: Call) -> bool:
@@ -151,8 +159,7 @@ def _by_earlier_calls(suspect: Suspect) -> list[_Broken]:
     """Values that stayed below the extents around them in all earlier calls, and exceed all of these now."""
     found: list[_Broken] = []
     for label, _, high in _indices(suspect) if suspect.count >= ENOUGH_CALLS else ():
-        known = suspect.earlier(label)
-        usual = known.magnitude if known is not None else 0
+        usual = suspect.usual(label, high)
         bound = _largest_bound(suspect, label)
         if bound is not None and 0 < usual < bound.limit <= high:
             text = (
@@ -190,4 +197,16 @@ def _by_size(suspect: Suspect) -> list[_Broken]:
         elif largest and -ADDRESS < low <= -HUGE:
             text = f"{label} goes down to {low}: as an index it lies far before the start"
             found.append(_Broken(label, low, Confidence.MEDIUM, text))
+        elif not largest and (unlike := _unlike_earlier(suspect, label, low, high)) is not None:
+            found.append(unlike)
     return found
+
+
+def _unlike_earlier(suspect: Suspect, label: str, low: int, high: int) -> _Broken | None:
+    """A value thousands of times those of earlier calls: a count or offset that others are made of."""
+    value = low if abs(low) > abs(high) else high
+    usual = suspect.usual(label, abs(value))
+    if not 0 < usual * FAR_BEYOND <= abs(value) < ADDRESS or abs(value) < HUGE:
+        return None
+    text = f"{label} holds {value}; in earlier calls it stayed within {usual:.0f}"
+    return _Broken(label, value, Confidence.MEDIUM, text)

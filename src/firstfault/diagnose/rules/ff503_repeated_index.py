@@ -2,7 +2,9 @@
 
 ## What it finds
 Indices that name the same thing more than once although an operator takes them for different ones: the experts of a
-token, all of which are one; and a permutation, whose mean shows that it is none.
+token, all of which are one; and a permutation, whose mean shows that it is none. What is a permutation the name of the
+operator or argument tells, or earlier calls, all of which had one there: then it weighs only if what the call made of
+it holds numbers as memory does that nobody wrote.
 
 ## Why it matters
 Whoever counts or scatters by them leaves entries unwritten, and what lies in these is used as an index next. A router
@@ -23,6 +25,8 @@ from collections.abc import Iterator
 from firstfault.diagnose import contracts
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
+from firstfault.read.calls import Call
+from firstfault.read.earlier import EXACT, may_be_permutation
 from firstfault.read.formats.values import elements
 from firstfault.read.tensors import whole
 from firstfault.record import schema
@@ -30,8 +34,8 @@ from firstfault.record import schema
 KIND = Kind.ILLEGAL_ACCESS
 CHOICES = re.compile(r"topk|moe|expert|route", re.IGNORECASE)
 PERMUTATION = re.compile(r"perm|shuffle|reorder|argsort", re.IGNORECASE)
-EXACT = 1e-3
-"""How far a mean may be from that of a permutation, in parts of it: it is kept in single precision."""
+ENOUGH_CALLS = 2
+FAR = 2**24
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:
@@ -52,6 +56,32 @@ def check(suspect: Suspect) -> Iterator[Finding]:
                 command=suspect.trace(label),
                 origin=suspect.producer(label),
             )
+        elif _was_permutation(suspect, label, tensor):
+            yield finding(
+                __name__,
+                suspect,
+                Confidence.MEDIUM if _made_garbage(suspect.call) else Confidence.LOW,
+                [label],
+                f"{label} is no permutation of {elements(tensor.shape)}, as it was {suspect.in_earlier_calls}",
+                f"look at the inputs of the call that made {label}",
+                command=suspect.trace(label),
+                origin=suspect.producer(label),
+            )
+
+
+def _was_permutation(suspect: Suspect, label: str, tensor: schema.Tensor) -> bool:
+    """Whether an argument is none and was one in all earlier calls."""
+    known, low, high = suspect.earlier(label), whole(tensor.min), whole(tensor.max)
+    if known is None or low is None or high is None or may_be_permutation(tensor):
+        return False
+    within = low >= 0 and high < elements(tensor.shape)  # else it is an index of something else
+    return within and suspect.count >= ENOUGH_CALLS and known.permuted >= suspect.count
+
+
+def _made_garbage(call: Call) -> bool:
+    """Whether a result has whole numbers that are no places in anything."""
+    highest = (whole(tensor.max) for _, tensor in call.outputs() if contracts.is_integer(tensor))
+    return any(high is not None and high >= FAR for high in highest)
 
 
 def _one_choice(name: str, label: str, tensor: schema.Tensor) -> str:

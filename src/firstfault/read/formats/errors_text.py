@@ -27,8 +27,14 @@ DEVICE_ERROR = re.compile(
 )
 """Errors of the device; most surface at a later call than the one whose kernel failed."""
 SHAPES = re.compile(
-    r"is invalid for input of size|must match|cannot be multiplied|size mismatch|same device|same dtype|contiguous"
-    r"|expected scalar type|shapes? .{0,60}(?:mismatch|incompatible)|broadcast",
+    r"is invalid for input of size|must match|cannot be multiplied|size mismatch|same d(?:evice|type)|contiguous"
+    r"|expected (?:scalar|data) type"
+    r"|(?:shape|size|dimension|stride|layout)s? .{0,60}(?:mismatch|incompatible|not match)"
+    r"|broadcast|to have \d+ channels|expected .{0,80} to have|out of bounds for storage|must have the same"
+    r"|(?:same|equal|consistent|wrong|unexpected|unsupported|different|invalid) (?:\w+ )?"
+    r"(?:shapes?|sizes?|dtypes?|types?|strides?|layouts?|devices?|number of (?:dim|elements|channels|rows))"
+    r"|\d-?D tensor|(?:not|must be|should be) (?:\w+ )?(?:divisible|aligned)|numel\b|cannot (?:reshape|expand|view)"
+    r"|view size is not compatible|(?:must|should) be .{0,30}\b(?:shape|dtype|dim|dimensions)\b",
     re.IGNORECASE,
 )
 """What torch says of tensors that do not go together."""

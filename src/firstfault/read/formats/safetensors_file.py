@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
 from firstfault.read.formats import saved_tensor
-from firstfault.read.formats.saved_tensor import SavedTensor
+from firstfault.read.formats.saved_tensor import Readers, SavedTensor
 from firstfault.read.formats.values import element_size
 from firstfault.record import schema
+
+if TYPE_CHECKING:
+    from firstfault.read.formats.saved_tensor import Array
 
 LARGEST_HEADER = 16 * 2**20
 _LENGTH_BYTES = 8
@@ -86,6 +91,27 @@ def add_statistics(path: Path, described: Mapping[str, schema.Tensor]) -> None:
                 saved_tensor.add_statistics(saved, file, begin, nbytes, described[key])
             except UnreadableInput as error:
                 raise UnreadableInput(f"{path}: {error}") from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Readers]:
+    """The tensors of a file, each with what reads its values, as long as the block lasts.
+
+    Raises:
+        UnreadableInput: the file is damaged.
+    """
+    with open_regular(path) as file:
+        found = _tensors(file, path)
+
+        def values(key: str) -> Iterator[Array]:
+            saved, begin = found[key]
+            nbytes = math.prod(saved.shape) * element_size(saved.dtype)
+            try:
+                yield from saved_tensor.pieces(saved, file, begin, nbytes)
+            except UnreadableInput as error:
+                raise UnreadableInput(f"{path}: {error}") from error
+
+        yield {key: (each.saved, partial(values, key)) for key, each in found.items()}
 
 
 def values(path: Path) -> dict[str, saved_tensor.Array]:

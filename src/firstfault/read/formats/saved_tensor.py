@@ -8,7 +8,7 @@ Values are read in pieces, so that statistics of a tensor of any size take a few
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
@@ -89,6 +89,10 @@ class SavedTensor:
         return 1 + sum((extent - 1) * step for extent, step in zip(self.shape, self.stride, strict=True))
 
 
+Readers: TypeAlias = "dict[str, tuple[SavedTensor, Callable[[], Iterator[Array]]]]"
+"""The tensors of a file by key, each with what gives its values, in pieces."""
+
+
 def _are_possible(numbers: tuple[int, ...]) -> bool:
     """Whether a tensor can have these extents or steps; asked first, as a product of thousands takes for ever."""
     return len(numbers) <= MOST_DIMS and all(0 <= number < LARGEST for number in numbers)
@@ -122,20 +126,48 @@ def add_statistics(saved: SavedTensor, storage: IO[bytes], begin: int, nbytes: i
     Raises:
         UnreadableInput: the tensor reaches beyond its storage.
     """
-    name = saved.dtype.removeprefix("torch.")
-    if saved.stride is None or name not in _NUMPY_DTYPES or saved.reach == 0:
+    if not is_readable(saved):
+        if is_too_large(saved):
+            described.statistics = f"[skipped: not contiguous and larger than {LARGEST_STRIDED} bytes]"
         return
+    totals = _Totals()
+    for piece in pieces(saved, storage, begin, nbytes):
+        totals.add(numpy_magnitude(piece))
+    totals.write(described)
+
+
+def is_readable(saved: SavedTensor) -> bool:
+    """Whether its values can be read: numpy knows its dtype, there are some, and they fit where they must."""
+    known = saved.dtype.removeprefix("torch.") in _NUMPY_DTYPES
+    return saved.stride is not None and known and saved.reach > 0 and not is_too_large(saved)
+
+
+def is_too_large(saved: SavedTensor) -> bool:
+    """Whether it is scattered over more memory than is taken for it."""
+    size = element_size(saved.dtype)
+    return not saved.is_contiguous and max(saved.reach, math.prod(saved.shape)) * size > LARGEST_STRIDED
+
+
+def pieces(saved: SavedTensor, storage: IO[bytes], begin: int, nbytes: int) -> Iterator[Array]:
+    """The values of a readable tensor in order, in one-dimensional arrays of a few MiB, widened to what numpy has.
+
+    Of two tensors with the same shape and dtype they are cut at the same places.
+
+    Raises:
+        UnreadableInput: the tensor reaches beyond its storage.
+    """
     size = element_size(saved.dtype)
     if (saved.offset + saved.reach) * size > nbytes:
         raise UnreadableInput("a tensor reaches beyond its storage")
-    if not saved.is_contiguous and max(saved.reach, math.prod(saved.shape)) * size > LARGEST_STRIDED:
-        described.statistics = f"[skipped: not contiguous and larger than {LARGEST_STRIDED} bytes]"
-        return
     storage.seek(begin + saved.offset * size)
-    totals = _Totals()
-    for piece in _pieces(saved, storage, name):
-        totals.add(piece)
-    totals.write(described)
+    yield from _pieces(saved, storage, saved.dtype.removeprefix("torch."))
+
+
+def numpy_magnitude(values: Array) -> Array:
+    """The values themselves, or of complex ones the magnitudes."""
+    import numpy
+
+    return numpy.abs(values) if values.dtype.kind == "c" else values
 
 
 def values(saved: SavedTensor, storage: IO[bytes], begin: int, nbytes: int) -> Array:
@@ -164,13 +196,12 @@ def values(saved: SavedTensor, storage: IO[bytes], begin: int, nbytes: int) -> A
     if not saved.is_contiguous and whole > LARGEST_STRIDED:
         raise UnreadableInput(f"a tensor is not contiguous and larger than {LARGEST_STRIDED} bytes")
     storage.seek(begin + saved.offset * size)
-    if not saved.is_contiguous:
-        return _widened(numpy.array(_strided(saved, storage, numpy.dtype(_NUMPY_DTYPES[name]))), name)
-    return numpy.concatenate([piece.copy() for piece in _pieces(saved, storage, name)]).reshape(saved.shape)
+    parts = [piece.copy() for piece in _pieces(saved, storage, name)]
+    return numpy_magnitude(numpy.concatenate(parts).reshape(saved.shape))
 
 
 def _pieces(saved: SavedTensor, storage: IO[bytes], name: str) -> Iterator[Array]:
-    """The values in one-dimensional arrays of a few MiB, widened to what numpy has."""
+    """The values in one-dimensional arrays of ``PIECE`` bytes, the last with what is left."""
     import numpy  # 60 ms that only a dump's values need
 
     dtype = numpy.dtype(_NUMPY_DTYPES[name])
@@ -181,19 +212,12 @@ def _pieces(saved: SavedTensor, storage: IO[bytes], name: str) -> Iterator[Array
             left -= len(data)
             yield _widened(numpy.frombuffer(data, dtype), name)
         return
-    strided = _strided(saved, storage, dtype)
-    pieces: Any = numpy.nditer(strided, flags=["external_loop", "buffered"], buffersize=PIECE // dtype.itemsize)
-    for piece in pieces:
-        yield _widened(piece, name)
-
-
-def _strided(saved: SavedTensor, storage: IO[bytes], dtype: numpy.dtype[Any]) -> Array:
-    """The values in the tensor's shape, where they lie."""
-    import numpy
-
-    flat = numpy.frombuffer(_exactly(storage, saved.reach * dtype.itemsize), dtype)
+    flat = numpy.frombuffer(_exactly(storage, left), dtype)
     steps = [step * dtype.itemsize for step in saved.stride or ()]
-    return numpy.lib.stride_tricks.as_strided(flat, saved.shape, steps, writeable=False)
+    strided = numpy.lib.stride_tricks.as_strided(flat, saved.shape, steps, writeable=False)
+    flat = numpy.ascontiguousarray(strided).reshape(-1)
+    for at in range(0, flat.size, PIECE // dtype.itemsize):
+        yield _widened(flat[at : at + PIECE // dtype.itemsize], name)
 
 
 def _exactly(storage: IO[bytes], count: int) -> bytes:
@@ -208,7 +232,7 @@ def _widened(values: Array, name: str) -> Array:
 
     if name == "bfloat16":
         return (values.astype(numpy.uint32) << 16).view(numpy.float32)
-    return numpy.abs(values) if values.dtype.kind == "c" else values
+    return values
 
 
 class _Totals:

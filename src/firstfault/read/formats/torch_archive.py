@@ -11,17 +11,22 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, ClassVar, NamedTuple, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, TypeVar, cast
 
 from firstfault.errors import UnreadableInput
 from firstfault.read.files import open_regular
 from firstfault.read.formats import inert_pickle, saved_tensor
 from firstfault.read.formats.inert_pickle import Inert, Interpreter, known
-from firstfault.read.formats.saved_tensor import SavedTensor
+from firstfault.read.formats.saved_tensor import Readers, SavedTensor
 from firstfault.record import schema
 from firstfault.record.plain import plain_text
+
+if TYPE_CHECKING:
+    from firstfault.read.formats.saved_tensor import Array
 
 T = TypeVar("T")
 
@@ -111,6 +116,34 @@ def add_statistics(path: Path, described: Mapping[str, schema.Tensor]) -> None:
 
     with open_regular(path) as file:
         _guarded(path, lambda: add(*_opened(file)))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Readers]:
+    """The tensors of a file, each with what reads its values, as long as the block lasts.
+
+    Raises:
+        UnreadableInput: the archive is damaged.
+    """
+    with open_regular(path) as file:
+        yield _guarded(path, lambda: _readers(path, *_opened(file)))
+
+
+def _readers(path: Path, archive: zipfile.ZipFile, folder: str) -> Readers:
+    def values(saved: SavedTensor) -> Iterator[Array]:
+        entry = _stored(archive, f"{folder}data/{saved.storage}")
+        try:
+            with archive.open(entry) as storage:
+                yield from saved_tensor.pieces(saved, storage, 0, entry.file_size)
+        except UnreadableInput as error:
+            raise UnreadableInput(f"{path}: {error}") from error
+        except (zipfile.BadZipFile, OSError, EOFError) as error:
+            raise UnreadableInput(f"{path} is damaged ({error})") from error
+
+    found = _read(archive, folder).tensors
+    for saved in found.values():
+        _stored(archive, f"{folder}data/{saved.storage}")
+    return {key: (saved, partial(values, saved)) for key, saved in found.items()}
 
 
 def values(path: Path) -> dict[str, saved_tensor.Array]:

@@ -5,7 +5,7 @@
     two_kernels   right    right    right    right    right    -        right
 
 One command each, ``firstfault run --level 10 --coredump``, and ``firstfault blame`` on what it leaves. With a folder as
-argument, all of that is kept there, without tensors and paths of this machine: ``python scenarios/gpu/run.py OUT``.
+argument, all of that is kept there, without tensors and paths of this machine: ``python scenarios/chains/run.py OUT``.
 """
 
 from __future__ import annotations
