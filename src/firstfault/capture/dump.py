@@ -250,6 +250,15 @@ class OpenDump:
         self._metadata["partial"] = {key: part.how for key, part in self._parts.items()}
         self._write_metadata()
 
+    def tell(self, facts: dict[str, Any]) -> None:
+        """Add to the metadata what has become known since the call began.
+
+        Raises:
+            OSError: the system refused to write it.
+        """
+        self._metadata |= facts
+        self._write_metadata()
+
     def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
         """Save the outputs and what the call changed in place; return the paths to the latter.
 

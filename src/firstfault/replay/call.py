@@ -271,6 +271,7 @@ def _launch(kernel: Any, saved: SavedCall) -> Callable[..., Any]:
 
     def launch(**named: Any) -> None:
         grid = named.pop("grid", None)
+        grid = grid if isinstance(grid, (tuple, list)) else saved.metadata.get("grid")
         if not isinstance(grid, (tuple, list)):
             raise NotRun("its grid was computed from the arguments, and only that was recorded")
         kernel[tuple(grid)](**named)

@@ -60,6 +60,9 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         call.mutates = writes
+        dump = getattr(call, "dump", None)
+        if dump is not None and callable(grid):
+            grid = _told(grid, dump)
         try:
             result = original(self, *args, grid=grid, warmup=warmup, **kwargs)
         except BaseException as error:
@@ -69,6 +72,23 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return run
+
+
+def _told(grid: Callable[..., Any], dump: Any) -> Callable[..., Any]:
+    """A grid that is computed from the arguments, and leaves word of what it came to in the dump of the launch."""
+    from firstfault.capture import guard
+
+    @functools.wraps(grid)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        found = grid(*args, **kwargs)
+        try:
+            if hasattr(dump, "tell"):  # not of a captured launch, whose dump is made at the graph's replay
+                dump.tell({GRID: [int(extent) for extent in found]})
+        except Exception as error:
+            guard.internal_error("telling a grid", error)
+        return found
+
+    return computed
 
 
 def _tell(kernel: Any) -> tuple[str, tuple[str, ...], frozenset[int | str]]:

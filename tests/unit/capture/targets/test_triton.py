@@ -155,6 +155,12 @@ def test_grid_in_any_form(recorded: Recording, kernels: Any, grid: Any, shown: l
         assert value.items == shown
 
 
+def test_a_computed_grid_is_in_the_dump(recorded: Recording, record: Record, kernels: Any) -> None:
+    found = record(10)
+    kernels.copy[lambda given: (given["n"], 3)](X, torch.zeros(4), 2)
+    assert found.metadata(found.dumps()[0])["grid"] == [2, 3]
+
+
 def test_interpreted(recorded: Recording, kernels: Any) -> None:
     out = torch.zeros(4)
     kernels.interpreted[(1,)](X, out_ptr=out, n=3)
