@@ -111,7 +111,7 @@ def _culprit(search: Precision, found: Found) -> Culprit:
 
 
 def _effect(search: Precision, configuration: Configuration) -> Effect:
-    return effect(search.effects(configuration), sum(search.shown(configuration)))
+    return effect(search.effects(configuration), search.shown(configuration))
 
 
 def _steps(search: Precision, facts: Facts) -> Iterator[Step]:

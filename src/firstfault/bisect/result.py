@@ -45,7 +45,7 @@ class Effect(msgspec.Struct):
         runs: how many gave an answer.
         bad: how many of them were beyond the threshold.
         rate: the 95 % interval of how often they are (Clopper and Pearson).
-        mean: their mean effect.
+        mean: the mean effect of the bad ones, or of all where none was.
         interval: its 95 % interval (Student's t); of equal runs or one run, from the least to the largest.
     """
 
@@ -131,12 +131,13 @@ class Result(msgspec.Struct):
     version: int = VERSION
 
 
-def effect(effects: list[float], bad: int) -> Effect:
-    """The effects of a configuration's runs, summed up."""
+def effect(effects: list[float], shown: list[bool]) -> Effect:
+    """The effects of a configuration's runs, and which of them were beyond the threshold, summed up."""
     if not effects:
         return Effect(0, 0, (0.0, 1.0), None, None)
-    low, high = mean_interval(effects)
-    mean = sum(effects) / len(effects)
-    return Effect(
-        len(effects), bad, rate_interval(bad, len(effects)), plain_number(mean), (plain_number(low), plain_number(high))
-    )
+    bad = [each for each, beyond in zip(effects, shown, strict=True) if beyond]
+    counted = bad or effects
+    low, high = mean_interval(counted)
+    mean = sum(counted) / len(counted)
+    rate = rate_interval(len(bad), len(effects))
+    return Effect(len(effects), len(bad), rate, plain_number(mean), (plain_number(low), plain_number(high)))

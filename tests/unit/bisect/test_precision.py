@@ -67,6 +67,7 @@ def test_a_rare_one_is_found(tmp_path: Path, seed: int) -> None:
     found = bisect(Planted([{"with": [name], "size": 0.1, "rate": 0.3}], chance), tmp_path / "b")
     assert blamed(found) == [{name}]
     assert found.culprits[0].seen < found.culprits[0].of
+    assert found.culprits[0].alone_on.mean == pytest.approx(0.1, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(12))

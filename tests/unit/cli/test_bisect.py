@@ -50,7 +50,7 @@ def test_a_culprit_is_found_in_processes_of_their_own(tmp_path: Path) -> None:
 def test_nothing_of_the_bisection_is_left_in_an_ordinary_run(tmp_path: Path) -> None:
     program = [*PLANTED, faults({"with": ["fused_7"], "size": 0.01})]
     before = set(tmp_path.iterdir())
-    precision(tmp_path, *PROBE, "--", *program, cwd=tmp_path)
+    precision(tmp_path, *PROBE, "--max-runs", "4", "--", *program, cwd=tmp_path)
     assert set(tmp_path.iterdir()) - before == {tmp_path / "bisection"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "bisection").glob("*"))
 
@@ -150,8 +150,9 @@ def test_wrong_usage_is_one_line(tmp_path: Path, words: list[str], said: str) ->
 
 def test_secrets_of_the_command_are_not_told(tmp_path: Path) -> None:
     program = [*PLANTED, faults({"with": ["aten_2"], "size": 0.01}), "--api-key", "sk-very-secret-key-0123456789"]
-    done = precision(tmp_path, *PROBE, "--json", "--", *program)
-    assert done.returncode == 0
+    done = precision(tmp_path, *PROBE, "--json", "--max-runs", "4", "--", *program)
+    assert done.returncode == 3
+    assert "OUT_OF_RUNS" in done.stdout
     assert "very-secret" not in done.stdout + done.stderr + (tmp_path / "bisection" / "bisect.jsonl").read_text()
 
 
