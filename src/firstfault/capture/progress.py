@@ -56,9 +56,7 @@ class Asked(NamedTuple):
 
 
 class Driver(Protocol):
-    """What markers need of a GPU's driver."""
-
-    asked: Asked
+    """What is needed of a GPU's driver."""
 
     def register(self, address: int, size: int) -> int:
         """Map host memory for the device; its address there.
@@ -75,6 +73,12 @@ class Driver(Protocol):
 
     def captured(self) -> tuple[int, int]:
         """The current device and the handle of its current stream while that is captured; else ``NOWHERE``."""
+
+
+class MarkerDriver(Driver, Protocol):
+    """What markers need besides: to be written by C too."""
+
+    asked: Asked
 
 
 class CudaDriver:
@@ -169,7 +173,7 @@ class Slot(Protocol):
 class Markers:
     """The marker page of this process."""
 
-    def __init__(self, path: Path, folder: Path, driver: Driver, *, in_graphs: bool = False) -> None:
+    def __init__(self, path: Path, folder: Path, driver: MarkerDriver, *, in_graphs: bool = False) -> None:
         """Make the page at ``path`` for the process of ``folder``, and register it.
 
         Args:

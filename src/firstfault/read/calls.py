@@ -454,6 +454,7 @@ def _replayed(process: Process, record: Replayed) -> None:
     call.dump = record.dump
     call.given = flattened(call.inputs())
     call.links = process.producers.seen(call.given)
+    process.hold(call)
 
 
 def _depth(stack: list[Call], parent: int) -> int:

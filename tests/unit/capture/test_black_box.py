@@ -280,6 +280,7 @@ def test_what_repeats_is_written_in_c(record: Record) -> None:
     record(3, ring_bytes=RING, text_dest=None)
     call = boundary.wrap(lambda x, weight, eps, *more, **named: (x, eps), "pkg.op")
     assert recorder._current is None
+    before = (0, 0)
     for turn in range(6):
         x = torch.ones(2)
         call(x, torch.nn.Parameter(torch.ones(3)), 1e-6, x, [x, 1], None, "text", True, mode="a", scale=x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,4 +126,6 @@ def _log(path: Path, redaction: Redaction, include_prompts: bool) -> str:
 
 
 def _json(value: Any) -> str:
+    import json
+
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

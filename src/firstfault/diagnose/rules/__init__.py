@@ -54,7 +54,7 @@ RULES = (
     "ff306_never_written",
     "ff702_argument_ignored",
     "ff703_rounding_allowed",
-    "ff901_slow_call",
+    "ff604_slow_call",
     "ff302_magnitude",
     "ff204_not_contiguous",
     "ff401_giant_tensor",

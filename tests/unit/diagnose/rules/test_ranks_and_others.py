@@ -99,7 +99,7 @@ def slow(*durations: int, others_too: bool = False) -> list[Finding]:
                 history.feed(Event("main", record))
     process = history.processes["main"]
     suspects = [rules.Suspect(each.first, history.earlier, process) for each in process.durations.slow]
-    return [found for each in suspects for found in rules.load("ff901_slow_call").check(each)]
+    return [found for each in suspects for found in rules.load("ff604_slow_call").check(each)]
 
 
 def test_the_first_slow_call_is_named() -> None:

@@ -1,6 +1,6 @@
 """Whether a bisection finds what was planted, and how many runs it takes → ``results/bisect.md``.
 
-    python bench/bisect.py [--times 20] [--seed 1]
+    python bench/bisection.py [--times 20] [--seed 1]
 
 Each kind of fault is planted many times in ``programs/switched_model.py`` with random choices of operators, size and
 order, and bisected by its log-probabilities. To do that often, the model runs in this process; then each kind is
@@ -237,7 +237,7 @@ Each fault is planted with random operators, sizes (1 % to 30 % of a result's va
 chances in a small language model with 10 fused and 60 ATen operators (`bench/programs/switched_model.py`), all of
 which are replaced by other right implementations, so that no run with one on is the same bit for bit as one without.
 It is bisected by log-probabilities with the defaults of `firstfault bisect precision`. Right is the planted set and
-nothing else; of nothing planted, that nobody is blamed. This page is the record of one run of `bench/bisect.py`.
+nothing else; of nothing planted, that nobody is blamed. This page is the record of one run of `bench/bisection.py`.
 """
 _FOOT = """Bounds are 2·log2(n) + 6 runs, the baseline's included, for a single culprit that shows in every run. *Real
 processes* is one more of each kind through the command line, with a process of its own for every run. Noise is 1e-5 of
