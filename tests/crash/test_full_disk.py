@@ -166,7 +166,9 @@ class TestFillsUp:
         assert sum(line.startswith(f"firstfault: cannot write to {disk.inside}/r/") for line in lines) == 1
         assert sum(line.startswith(f"firstfault: cannot write to {disk.inside}/calls.log ") for line in lines) == 1
         assert "records could not be written" in report(disk.outside / "r", status=3)["conclusion"]
-        assert report(disk.outside / "calls.log", status=3)["problems"]
+        log = disk.outside / "calls.log"
+        torn = not log.read_bytes().endswith(b"\n")  # its last page may end where a line does
+        assert bool(report(log, status=3 if torn else 0).get("problems")) == torn
         (dumps,) = disk.outside.glob(f"r/*/{layout.DUMPS}")
         self._dumps_are_whole(dumps)
 
