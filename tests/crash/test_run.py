@@ -56,7 +56,7 @@ def test_nothing_but_the_commands_own_output_when_it_goes_well(tmp_path: Path) -
     done = firstfault("run", "--dir", tmp_path / "r", "--", sys.executable, str(CRASHER), SLOW)
 
     assert done.status == 0
-    assert done.stderr.startswith("firstfault: recorded 3 calls of 2 processes, 1 of which did not end by itself in ")
+    assert done.stderr.startswith("firstfault: recorded 6 calls of 2 processes, 1 of which did not end by itself in ")
     assert done.stderr.count("\n") == 1
     child = int(done.stdout.removeprefix("child ").removesuffix(" ended with -9\n"))
     check_recording(tmp_path / "r", ENDINGS[SLOW], 3, child)

@@ -63,12 +63,22 @@ static int begin_here(PyObject *const *args, PyObject *names, Call **call)
     return begun;
 }
 
+/* Whether a call is none of a graph's replay or a collective; what was called is told for dumps alone, which C never
+ * makes. */
+static int is_plain(PyObject *const *args, Py_ssize_t count)
+{
+    if (count == 4) {
+        return 1;
+    }
+    return count == 7 && PyLong_CheckExact(args[4]) && PyLong_AsLong(args[4]) == 0 && args[5] == Py_None;
+}
+
 /* Begin a call as recorder.py's own does, here where it can be; called by the boundary itself. */
 static PyObject *begin(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     (void)module;
     Call *call = NULL;
-    int begun = count == 4 ? begin_here(args, names, &call) : 0;
+    int begun = is_plain(args, count) ? begin_here(args, names, &call) : 0;
     if (begun != 0) {
         return (PyObject *)call;
     }
