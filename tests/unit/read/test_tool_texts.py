@@ -50,6 +50,20 @@ def test_a_fault_in_a_device_function_has_its_frames() -> None:
     assert (found.address, found.near_bytes, found.thread) == (0x7F3A5EC00194, 400, (1, 0, 0))
 
 
+def test_a_fault_in_cudas_headers_is_the_callers() -> None:
+    found = only(
+        """\
+========= Barrier error detected. Invalid arguments.
+=========     at __syncwarp(unsigned int)+0xe0 in sm_30_intrinsics.hpp:110
+=========         Device Frame: inner()+0xd0 in cooperative_groups/details/sync.h:9
+=========         Device Frame: broken_sync(float *, unsigned long)+0xb0 in kernel.cu:12
+=========         Device Frame: caller()+0x10 in kernel.cu:30
+"""
+    )
+    assert (found.kernel, found.file, found.line) == ("broken_sync(float *, unsigned long)", "kernel.cu", 12)
+    assert [frame.split("(")[0] for frame in found.frames] == ["__syncwarp", "inner", "broken_sync", "caller"]
+
+
 def test_misaligned_and_older_words_for_the_address() -> None:
     found = only(
         """\
@@ -216,6 +230,55 @@ def test_frames_of_device_functions() -> None:
     assert [frame.split()[0] for frame in found.frames] == ["store", "through_a_function<<<(1,1,1),(2,1,1)>>>"]
 
 
+def test_what_is_inlined_from_cudas_headers_is_placed_where_it_was_called() -> None:
+    found = only((FAILURES / "cudagdb_inlined.txt").read_text())
+    assert (found.kernel, found.file, found.line) == (
+        "moe_align_block_size_kernel(int const*, int*, int, int)",
+        "shared_table.cu",
+        10,
+    )
+    inlined, thread = found.frames
+    assert inlined.startswith("device_atomic_functions.hpp:107 in _ZN46_INTERNAL")
+    assert inlined.endswith("atomicAddEPii inlined from shared_table.cu:10")
+    assert thread == "moe_align_block_size_kernel<<<(1,1,1),(256,1,1)>>> () at shared_table.cu:9"
+
+
+def test_a_place_in_cudas_headers_gives_way_to_the_first_frame_outside() -> None:
+    found = only(
+        "CUDA Exception: Warp Illegal Address\n"
+        "The exception was triggered at PC 0x7ffa9a00 k(int*)  (sm_60_atomic_functions.hpp:77)\n"
+        "#0  0x00007ffa9a10 in atomicAdd (p=0x7f) at /usr/local/cuda-13.0/include/sm_60_atomic_functions.hpp:77\n"
+        "#1  0x00007ffa9b00 in add (p=0x7f) at ops/add.cuh:12\n"
+        "#2  0x00007ffa9c00 in k<<<(1,1,1),(2,1,1)>>> (memory=0x7f, n=100) at ops/k.cu:38\n"
+    )
+    assert (found.file, found.line, len(found.frames)) == ("ops/add.cuh", 12, 3)
+
+
+def test_a_frame_may_be_inlined_too() -> None:
+    found = only(
+        "CUDA Exception: Warp Illegal Instruction\n"
+        "#0  k<<<(2,2,1),(384,1,1)>>> () at /usr/local/cuda-12.9/include/sm_20_intrinsics.hpp:151"
+        " in _ZN52_INTERNAL_64778a7b_24__cvta_generic_to_sharedEPKv inlined from util.hpp:108\n"
+    )
+    assert (found.kernel, found.file, found.line) == ("k", "util.hpp", 108)
+
+
+def test_where_all_is_in_cudas_headers_the_innermost_stays() -> None:
+    found = only(
+        "CUDA Exception: Warp Illegal Address\n"
+        "The exception was triggered at PC 0x7ffa9a00 k(int*)  (cuda_fp16.hpp:7 in f(int) inlined from crt/mma.hpp:9)\n"
+        "#0  0x00007ffa9a10 in k<<<(1,1,1),(2,1,1)>>> ()\n"
+    )
+    assert (found.kernel, found.file, found.line) == ("k(int*)", "cuda_fp16.hpp", 7)
+
+
+def test_an_exception_may_name_its_line_and_no_kernel() -> None:
+    said = "CUDA Exception: Warp Illegal Address\nThe exception was triggered at PC 0x555555ef1200"
+    found = only(f"{said} (bug.cpp:11)\n")
+    assert (found.kernel, found.file, found.line, found.pc) == ("", "bug.cpp", 11, 0x555555EF1200)
+    assert only(f"{said}\n").pc == 0x555555EF1200
+
+
 def test_a_core_dump_that_was_asked_for_names_the_running_kernel() -> None:
     found = only(
         "Opening GPU coredump: core.1\n"
@@ -266,6 +329,9 @@ PIECES = [
     "The exception was triggered at PC 0x1 k (a.cu:1)",
     "#0  0x1 in k<<<(1,1,1),(1,1,1)>>> () at a.cu:1",
     "#1  0x1 in f ()",
+    "The exception was triggered at PC 0x1 k (cuda_fp16.hpp:1 in f inlined from a.cu:1)",
+    "=========     at atomicAdd(int *, int) in device_atomic_functions.hpp:107",
+    "=========     Device Frame: k(int *)+0x1 in a.cu:1",
     "*      0      -   0    1 Active 0x1 (1,1,1) (32,1,1) k(int (*)(int))",
     "=> 0x1 <k+1>:\tNOP",
     "[Current focus set to CUDA kernel 0, grid 1, block (0,0,0), thread (0,0,0), device 0]",

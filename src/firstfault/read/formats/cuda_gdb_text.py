@@ -21,6 +21,7 @@ from firstfault.read.formats.complaint import (
     Teller,
     numbers,
 )
+from firstfault.read.formats.source_places import INLINED, Place, places, to_look_at
 
 NO_EXCEPTION = "no exception: the kernel was running"
 """The text of a core dump that was asked for."""
@@ -32,12 +33,12 @@ _FOCUS = re.compile(
 _EXCEPTION = re.compile(r"(?:CUDA Exception: |received signal CUDA_EXCEPTION_\d{1,3}, )(.{1,200})")
 _OPENED = re.compile(r"Opening GPU coredump: (.{1,400})")
 _PC = re.compile(
-    r"The exception was triggered at PC 0x(?P<pc>[0-9a-f]{1,16})\s+(?P<kernel>\S.{0,400}?)"
-    r"(?:\s+\((?P<file>[^():]{1,400}):(?P<line>\d{1,9})(?: in [^()]{1,400})?\))?\s*$"
+    r"The exception was triggered at PC 0x(?P<pc>[0-9a-f]{1,16})(?:\s+(?P<kernel>\S.{0,400}?))??"
+    r"(?:\s+\((?P<places>[^():]{1,400}:\d{1,9}(?: in .{1,2000})?)\))?\s*$"
 )
 _ANY_FRAME = re.compile(r"#(?P<at>\d{1,4})\s+(?:0x[0-9a-f]{1,16} in )?(?P<what>\S.{0,600})")
 _FRAME = re.compile(r"#0\s+(?:0x(?P<pc>[0-9a-f]{1,16}) in )?(?P<kernel>.{1,400}?)<<<\((?P<grid>[\d,]{1,40})\),\(")
-_NAMED = re.compile(r"\) at (?P<file>\S{1,400}):(?P<line>\d{1,9})\s*$")
+_NAMED = re.compile(r"\) at (?P<places>\S.{0,2000})$")
 _KERNEL = re.compile(
     r"\*\s+\d{1,9}\s+\S{1,12}\s+\d{1,4}\s+\d{1,20}\s+\w{1,20}\s+0x[0-9a-f]{1,80}\s+\((?P<grid>[\d,]{1,40})\)\s+"
     r"\([\d,]{1,40}\)\s+(?P<kernel>\S.{0,400}?)\((?:[^()]|\([^()]{0,80}\)){0,400}\)\s*$"
@@ -54,6 +55,7 @@ class CudaGdbText(OpenComplaint):
         super().__init__(found)
         self._focus: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self._last = -1
+        self._inlined = ""
 
     def take(self, number: int, line: str) -> None:
         """Look at a line."""
@@ -72,6 +74,9 @@ class CudaGdbText(OpenComplaint):
         """Give out the failure that was being read; a core dump that tells of no kernel is none."""
         if self._open is not None and self._open.text == NO_EXCEPTION and not self._open.kernel:
             self._open = None
+        if self._open is not None and self._inlined:  # the stack is that of the thread, which has gone on from there
+            self._open.frames = [self._inlined, *self._open.frames][:MOST_FRAMES]
+        self._inlined = ""
         super().end()
 
     def _begin(self, text: str, number: int) -> None:
@@ -88,8 +93,9 @@ class CudaGdbText(OpenComplaint):
     def _more(self, told: Complaint, line: str) -> None:
         """A line that tells more of the open one."""
         if match := _PC.match(line):
-            told.kernel, told.file = match["kernel"], match["file"] or ""
-            told.line, told.pc = int(match["line"] or 0), int(match["pc"], 16)
+            told.kernel, told.pc = match["kernel"] or told.kernel, int(match["pc"], 16)
+            told.file, told.line = to_look_at(places(match["places"] or ""))
+            self._inlined = match["places"] if INLINED in (match["places"] or "") else ""
         elif match := _ANY_FRAME.match(line):
             self._frame(told, match, line)
         elif match := _KERNEL.match(line):
@@ -100,13 +106,15 @@ class CudaGdbText(OpenComplaint):
     def _frame(self, told: Complaint, match: re.Match[str], line: str) -> None:
         """A frame of the stack; what comes again from the outermost on is another look at the same."""
         at = int(match["at"])
-        if at == self._last + 1 and at == len(told.frames) < MOST_FRAMES:
+        new = at == self._last + 1 and at == len(told.frames) < MOST_FRAMES
+        if new:
             told.frames.append(match["what"].strip())
             self._last = at
         if top := _FRAME.match(line):
             told.kernel, told.grid = told.kernel or top["kernel"], numbers(top["grid"])
-            if (named := _NAMED.search(line)) and not told.file:
-                told.file, told.line = named["file"], int(named["line"])
+        # The exception's own place is the exact one, unless it is in CUDA's headers.
+        if (new or top) and (named := _NAMED.search(line)):
+            told.file, told.line = to_look_at([Place(told.file, told.line), *places(named["places"])])
 
 
 def _add_instruction(told: Complaint, match: re.Match[str]) -> None:

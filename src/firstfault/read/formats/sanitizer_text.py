@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 
 from firstfault.read.formats.complaint import MOST_DETAILS, MOST_FRAMES, Complaint, OpenComplaint, Teller, numbers
+from firstfault.read.formats.source_places import is_cudas_own
 
 _MARK = "========="
 _OPENS = re.compile(
@@ -94,13 +95,24 @@ def _detail(told: Complaint, text: str) -> None:
         if len(told.hosts) < MOST_FRAMES:
             told.hosts.append(told.host)
     elif match := _DEVICE.match(text):
-        if len(told.frames) < MOST_FRAMES:
-            told.frames.append(match[1])
+        _frame(told, match[1])
     elif text.startswith("at ") and not told.kernel and (match := _AT.match(text)):
         _place(told, match)
     elif not text.startswith(("Host Frame", "Saved host")) and len(told.details) < MOST_DETAILS:
         told.details.append(text)
         _numbers(told, text)
+
+
+def _frame(told: Complaint, text: str) -> None:
+    """A device function's caller; where that function is one of CUDA's own, it is the place to look at."""
+    at = _AT.match(f"at {text}")
+    if at is not None and at["file"] and is_cudas_own(told.file) and not is_cudas_own(at["file"]):
+        inner = f" in {told.file}:{told.line}"
+        if not told.frames or not told.frames[0].endswith(inner):  # of a clone it is there already
+            told.frames.insert(0, told.kernel + inner)
+        told.kernel, told.file, told.line = at["kernel"], at["file"], int(at["line"])
+    if len(told.frames) < MOST_FRAMES:
+        told.frames.append(text)
 
 
 def _numbers(told: Complaint, text: str) -> None:
