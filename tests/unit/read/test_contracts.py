@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.read.calls import Call
+from firstfault.read.calls import Call, History
 from firstfault.read.contracts import breaches
+from firstfault.read.events import Event, Replayed
 from firstfault.record import schema
+from tests.unit.read.samples import call, returned
 
 
 def tensor(**fields: Any) -> schema.Tensor:
@@ -24,7 +26,7 @@ def said(contract: schema.Contract, *args: schema.Value, out: schema.Value = Non
 
 
 def of(arg: str = "x", **fields: Any) -> schema.Contract:
-    return schema.Contract("op", arg, **({"place": 0} | fields))
+    return schema.Contract(**({"op": "op", "arg": arg, "place": 0} | fields))
 
 
 @given(st.integers(-5, 40), st.integers(0, 40), st.integers(1, 30))
@@ -77,3 +79,19 @@ def test_every_tensor_of_an_argument_or_result_is_meant() -> None:
 
 def test_an_argument_that_is_not_there_breaks_nothing() -> None:
     assert said(of("y", place=3, finite=True), tensor(nan_count=1)) == []
+
+
+def test_a_replay_of_a_captured_call_is_held_against_it_too() -> None:
+    history = History()
+    ids: dict[str, Any] = {"shape": (4,), "dtype": "torch.int32", "device": "cuda:0"}
+    captured = call(1, "align", schema.Tensor(**ids))
+    captured.graph, captured.device = 1, -1
+    replayed = call(1, "align", schema.Tensor(**ids, min=0, max=99, mean=9.0))
+    for record in (
+        of("ids", limit=8, op="align"),
+        captured,
+        returned(1),
+        Replayed(replayed, returned(1)),
+    ):
+        history.feed(Event("main", record))
+    assert [found.n for found in history.processes["main"].noted()] == [1]
