@@ -26,7 +26,8 @@ def said(contract: schema.Contract, *args: schema.Value, out: schema.Value = Non
 
 
 def of(arg: str = "x", **fields: Any) -> schema.Contract:
-    return schema.Contract(**({"op": "op", "arg": arg, "place": 0} | fields))
+    known: dict[str, Any] = {"op": "op", "arg": arg, "place": 0}
+    return schema.Contract(**(known | fields))
 
 
 @given(st.integers(-5, 40), st.integers(0, 40), st.integers(1, 30))
