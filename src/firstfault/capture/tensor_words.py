@@ -23,7 +23,7 @@ from firstfault.capture import guard
 MOST_DIMENSIONS = 5
 """Sizes and strides of so many lie in the tensor itself."""
 _WORDS = 24
-"""Words of a ``TensorImpl`` that are looked at, as many as malloc gives to the smallest."""
+"""Words of a ``TensorImpl`` that are looked at, as far as it has so many."""
 _STORAGE_WORDS = 8
 _OBJECT_WORDS = 4
 _LAYOUTS = (
@@ -133,7 +133,7 @@ def _autograd(plain: list[torch.Tensor], learning: torch.Tensor) -> int:
     """The word that is 0 in tensors without a gradient, and that one with has."""
     with_gradient = _tensor_words(learning)
     without = list(map(_tensor_words, plain))
-    found = [at for at in range(_WORDS) if with_gradient[at] > 2**16 and not any(words[at] for words in without)]
+    found = [at for at, word in enumerate(with_gradient) if word > 2**16 and not any(words[at] for words in without)]
     if len(found) != 1:
         raise _Unlike
     return found[0]
@@ -144,7 +144,8 @@ def _only(
 ) -> int:
     """The only word of all these tensors of which something is so."""
     looked_at = [(_tensor_words(tensor), tensor) for tensor in tensors]
-    found = [at for at in range(after, _WORDS) if all(is_it(words, at, tensor) for words, tensor in looked_at)]
+    most = min(len(words) for words, _ in looked_at)
+    found = [at for at in range(after, most) if all(is_it(words, at, tensor) for words, tensor in looked_at)]
     if len(found) != 1:
         raise _Unlike
     return found[0]
@@ -157,7 +158,8 @@ def _only_word(
     wanted: Callable[[torch.Tensor], int],
 ) -> int:
     """The only word of something of each tensor that is what is wanted of it."""
-    found = [at for at in places if all(words(tensor)[at] == wanted(tensor) for tensor in tensors)]
+    looked_at = [(words(tensor), wanted(tensor)) for tensor in tensors]
+    found = [at for at in places if all(read[at : at + 1] == (word,) for read, word in looked_at)]
     if len(found) != 1:
         raise _Unlike
     return found[0]
@@ -169,15 +171,22 @@ def _address(tensor: Any) -> int:
 
 
 def _tensor_words(tensor: torch.Tensor) -> tuple[int, ...]:
-    return _read(_address(tensor), _WORDS)
+    return _read_allocated(_address(tensor), _WORDS)
 
 
 def _storage_words(tensor: torch.Tensor) -> tuple[int, ...]:
-    return _read(_address(tensor.untyped_storage()), _STORAGE_WORDS)
+    return _read_allocated(_address(tensor.untyped_storage()), _STORAGE_WORDS)
 
 
 def _object_words(tensor: torch.Tensor) -> tuple[int, ...]:
-    return _read(id(tensor), _OBJECT_WORDS)
+    return _read(id(tensor), min(_OBJECT_WORDS, type(tensor).__basicsize__ // 8))
+
+
+def _read_allocated(address: int, count: int) -> tuple[int, ...]:
+    """Words of what lies in memory of its own, none beyond its end: under AddressSanitizer that ends the process."""
+    usable = ctypes.CDLL(None).malloc_usable_size
+    usable.argtypes, usable.restype = (ctypes.c_void_p,), ctypes.c_size_t
+    return _read(address, min(count, usable(address) // 8))
 
 
 def _read(address: int, count: int) -> tuple[int, ...]:
