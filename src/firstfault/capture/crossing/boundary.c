@@ -187,18 +187,14 @@ static PyObject *call_recorded(const Plan *plan, Call *call, PyObject *run, PyOb
     return NULL;
 }
 
-static PyObject *cross(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *names)
+static PyObject *cross_into(Box *box, const Plan *plan, PyObject *function, PyObject *const *args, size_t nargsf,
+                            PyObject *names)
 {
-    Box *box = first.active;
-    Plan *plan = box == NULL ? NULL : first.plans[index_of(function)];
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    if (plan == NULL || count < plan->first || is_watched()) {
-        return first.plain(function, args, nargsf, names);
-    }
     Thread *thread = thread_of(box);
     PyObject *func = in_cell(function, plan->func), *run = in_cell(function, plan->run);
     if (thread == NULL || func == NULL || run == NULL) {
-        return first.plain(function, args, nargsf, names);
+        return PyErr_Occurred() ? NULL : first.plain(function, args, nargsf, names);
     }
     if (thread->busy) {
         Py_INCREF(func);
@@ -208,7 +204,6 @@ static PyObject *cross(PyObject *function, PyObject *const *args, size_t nargsf,
     }
     Given given = {plan->name, plan->target, args + plan->first, count - plan->first, names, 0};
     Call *call = NULL;
-    Py_INCREF(box);
     Py_INCREF(run);
     int begun = box_begin(box, thread, &given, PyEval_GetFrame(), &call);
     PyObject *result = begun == 0   ? first.plain(function, args, nargsf, names)
@@ -216,6 +211,18 @@ static PyObject *cross(PyObject *function, PyObject *const *args, size_t nargsf,
                                     : NULL;
     Py_DECREF(run);
     Py_XDECREF((PyObject *)call);
+    return result;
+}
+
+static PyObject *cross(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Box *box = first.active;
+    Plan *plan = box == NULL ? NULL : first.plans[index_of(function)];
+    if (plan == NULL || PyVectorcall_NARGS(nargsf) < plan->first || is_watched()) {
+        return first.plain(function, args, nargsf, names);
+    }
+    Py_INCREF(box); /* to find the thread may run Python, which may let go of it */
+    PyObject *result = cross_into(box, plan, function, args, nargsf, names);
     Py_DECREF(box);
     return result;
 }

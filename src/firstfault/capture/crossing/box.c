@@ -48,9 +48,9 @@ static int box_traverse(PyObject *self, visitproc visit, void *arg)
 
 static void forget_streams(Box *box)
 {
-    int used = box->used;
+    unsigned int used = box->used;
     box->used = 0;
-    for (int index = 0; index < used; index++) {
+    for (unsigned int index = 0; index < used; index++) {
         Py_CLEAR(box->streams[index].slot);
     }
 }

@@ -13,8 +13,17 @@
 
 static _Thread_local struct {
     uint64_t serial; /* of the box that ``thread`` belongs to */
+    uint64_t state;  /* the number of the interpreter's state for this thread, which keeps ``thread`` */
     Thread *thread;
 } current;
+
+/* Let go of an error of ours. What interrupts the program is its own, and stays set. */
+static void forgive(void)
+{
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+    }
+}
 
 static PyObject *thread_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -73,15 +82,20 @@ PyTypeObject ThreadType = {
     .tp_members = thread_members,
 };
 
-/* This thread's state, borrowed from what keeps it as long as the thread lives; NULL, with no error, where unknown. */
+/* This thread's state, borrowed from what keeps it as long as the thread lives; NULL where unknown.
+ *
+ * A thread of the program's C may call Python time and again, each time with another state of the interpreter's, and
+ * what the last one kept may be gone by then.
+ */
 Thread *thread_of(Box *box)
 {
-    if (current.serial == box->serial) {
+    uint64_t state = PyThreadState_GetID(PyThreadState_Get());
+    if (current.serial == box->serial && current.state == state) {
         return current.thread;
     }
     PyObject *found = PyObject_GetAttrString(box->threads, "current");
     if (found == NULL) {
-        PyErr_Clear();
+        forgive();
         return NULL;
     }
     Py_DECREF(found); /* a thread-local of the interpreter's has it */
@@ -90,6 +104,7 @@ Thread *thread_of(Box *box)
     }
     current.thread = (Thread *)found;
     current.serial = box->serial;
+    current.state = state;
     return current.thread;
 }
 
@@ -195,13 +210,13 @@ static int place_asked(Box *box, int *device, uint64_t *stream)
     Py_XDECREF(ordinal);
     Py_XDECREF(handle);
     if (PyErr_Occurred()) {
-        PyErr_Clear();
+        forgive();
         return 0;
     }
     return number >= 0;
 }
 
-/* The current device and stream; 0, with no error, where that is not for here: something fails, or is captured. */
+/* The current device and stream; 0 where that is not for here: something fails, or is captured. */
 static int place(Box *box, int *device, uint64_t *stream)
 {
     if (box->get_device == NULL) {
@@ -217,17 +232,17 @@ static int place(Box *box, int *device, uint64_t *stream)
     return *device >= 0;
 }
 
-/* The slot of a stream, borrowed; NULL, with no error, where it cannot be had. */
+/* The slot of a stream, borrowed; NULL where it cannot be had. */
 static PyObject *slot_of(Box *box, int device, uint64_t stream)
 {
-    for (int index = 0; index < box->used; index++) {
+    for (unsigned int index = 0; index < box->used; index++) {
         if (box->streams[index].stream == stream && box->streams[index].device == device) {
             return box->streams[index].slot;
         }
     }
     PyObject *slot = PyObject_CallMethod(box->markers, "slot", "iK", device, (unsigned long long)stream);
     if (slot == NULL) {
-        PyErr_Clear();
+        forgive();
         return NULL;
     }
     Stream *kept = &box->streams[box->used < MOST_STREAMS ? box->used++ : box->oldest++ % MOST_STREAMS];
@@ -335,7 +350,7 @@ typedef struct {
     uint64_t addresses[MOST_VALUES];
     int device;
     uint64_t stream;
-    PyObject *slot;
+    PyObject *slot; /* held: others may run before its marker is written, and let go of it */
 } Begin;
 
 /* Take a call off its thread's stack, with any that were never closed; whether it was there. */
@@ -422,7 +437,10 @@ static PyObject *text_of(Box *box, const Where *where)
         return NULL;
     }
     kept = form_text(&box->inputs, where); /* once more: Python may have let others in */
-    if (kept != NULL && *kept == NULL) {
+    if (kept == NULL) {
+        PyErr_Clear();
+    }
+    else if (*kept == NULL) {
         *kept = Py_NewRef(text);
     }
     return text;
@@ -438,7 +456,7 @@ static int begin_named(Box *box, Thread *thread, const Given *given, Begin *begi
 {
     PyObject *text = text_of(box, &begin->where);
     if (text == NULL) {
-        PyErr_Clear();
+        forgive();
         return 0;
     }
     Line line;
@@ -466,9 +484,13 @@ static int begin_placed(Box *box, Begin *begin)
 {
     begin->device = -1;
     begin->stream = 0;
-    begin->slot = NULL;
-    return box->markers == NULL || (place(box, &begin->device, &begin->stream) &&
-                                    (begin->slot = slot_of(box, begin->device, begin->stream)) != NULL);
+    if (box->markers == NULL) {
+        return 1;
+    }
+    if (place(box, &begin->device, &begin->stream)) {
+        begin->slot = Py_XNewRef(slot_of(box, begin->device, begin->stream));
+    }
+    return begin->slot != NULL;
 }
 
 static int begin_looked(Box *box, Thread *thread, const Given *given, Begin *begin, Call **begun)
@@ -519,7 +541,8 @@ static int is_for_here(Box *box, const Given *given)
 
 /* Write that a call begins; 0, with nothing done and no error, where it is not one that can be written here.
  *
- * ``frame`` is the one that it was made in. -1 on an error: of a stand-in for the driver, or one that only tests let out.
+ * ``frame`` is the one that it was made in. -1 on an error: of a stand-in for the driver, one that only
+ * tests let out, or what interrupts the program meanwhile.
  */
 int box_begin(Box *box, Thread *thread, const Given *given, PyFrameObject *frame, Call **begun)
 {
@@ -529,12 +552,16 @@ int box_begin(Box *box, Thread *thread, const Given *given, PyFrameObject *frame
         return 0;
     }
     thread->busy = 1;
+    begin.slot = NULL;
     PyObject *site = site_of(frame);
     int done = site == NULL ? 0 : begin_at(box, thread, given, site, &begin, begun);
     if (site == NULL) {
-        PyErr_Clear();
+        forgive();
     }
     Py_XDECREF(site);
+    if (done == 0 && PyErr_Occurred()) {
+        done = -1;
+    }
     if (done == 1 && begin.slot != NULL && mark(begin.slot, begin.stream, (uint64_t)(*begun)->n << 1) < 0) {
         done = -1;
     }
@@ -542,20 +569,21 @@ int box_begin(Box *box, Thread *thread, const Given *given, PyFrameObject *frame
         (void)leave(*begun);
         Py_CLEAR(*begun);
     }
+    Py_XDECREF(begin.slot);
     box->here += done == 1;
     box->left += done != 1;
     thread->busy = 0;
     return done;
 }
 
-/* What a call is declared to change, as it stands in its line; NULL, with no error, where that cannot be told. */
+/* What a call is declared to change, as it stands in its line; NULL where that cannot be told. */
 static PyObject *mutated_of(Call *call)
 {
     Box *box = call->box;
     if (box->mutates != call->mutates) {
         PyObject *mutated = PyObject_CallMethod(box->slow, "mutated", "O", call->mutates);
         if (mutated == NULL || !PyBytes_CheckExact(mutated) || PyBytes_GET_SIZE(mutated) > 4096) {
-            PyErr_Clear();
+            forgive();
             Py_XDECREF(mutated);
             return NULL;
         }
@@ -563,7 +591,7 @@ static PyObject *mutated_of(Call *call)
         Py_INCREF(call->mutates);
         Py_XSETREF(box->mutates, call->mutates);
     }
-    return box->mutated;
+    return Py_NewRef(box->mutated);
 }
 
 typedef struct {
@@ -585,6 +613,7 @@ static int return_known(Call *call, PyObject *result, const Return *record)
     }
     Where where = {call->op, NULL, NULL, NULL};
     if (!flatten(&flat, &result, 1, MOST_DEEP)) {
+        Py_XDECREF(mutated);
         return 0;
     }
     size_t more = mutated == NULL ? 0 : (size_t)PyBytes_GET_SIZE(mutated);
@@ -616,6 +645,7 @@ static int return_known(Call *call, PyObject *result, const Return *record)
     }
     looks_drop(&box->outputs);
     flat_drop(&flat);
+    Py_XDECREF(mutated);
     return done;
 }
 
@@ -668,7 +698,7 @@ int call_returned(Call *call, PyObject *result)
     record.t = now();
     call->thread->busy = 1;
     int status = mark_end(call, &record);
-    int done = status < 0;
+    int done = status < 0 || PyErr_Occurred() != NULL;
     if (!done && record.is_placed && call->box->cursor == NULL) {
         status = return_named(call, &record);
         done = 1;
@@ -677,6 +707,9 @@ int call_returned(Call *call, PyObject *result)
         done = return_known(call, result, &record);
     }
     call->thread->busy = 0;
+    if (PyErr_Occurred()) { /* what interrupts the program, as well */
+        return -1;
+    }
     call->box->here += done != 0;
     call->box->left += done == 0;
     if (done) {

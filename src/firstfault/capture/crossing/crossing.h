@@ -4,7 +4,7 @@
  * state of a call lies together, and nothing of it is an object that need not be one. Whatever is unusual is left to
  * the Python of ``black_box.py``, before anything of the call has been written: both write the same record.
  *
- * All of it runs with the interpreter's lock held, but for the driver's write of a marker.
+ * All of it runs with the interpreter's lock held, but for the driver's write of a marker and the system's of a line.
  */
 #ifndef FIRSTFAULT_CROSSING_H
 #define FIRSTFAULT_CROSSING_H
@@ -172,7 +172,7 @@ typedef struct {
     GetStream get_stream;
     PyObject *cuda;            /* torch.cuda's own names while markers are still wanted, else NULL */
     Stream streams[MOST_STREAMS];
-    int used, oldest;
+    unsigned int used, oldest;
     char closed, in_graphs;
     uint64_t serial;
     unsigned long long here, left; /* sides of calls that were written here, and that were left to Python */

@@ -355,6 +355,7 @@ void looks_clear(Looks *looks)
             looks->gone_forms = form;
         }
     }
+    looks->count = 0; /* forms with a text are counted as well */
     looks_drop(looks);
 }
 

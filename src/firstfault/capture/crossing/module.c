@@ -4,16 +4,24 @@
 First first __attribute__((aligned(64)));
 static PyObject *slow_begin; /* recorder.py's way to begin a call that is not for here */
 
-/* The number of a graph among the keywords of ``begin``; -1 where there are others, or it is none. */
-static long long graph_of(PyObject *const *values, PyObject *names)
+static int is_graph_alone(PyObject *names)
 {
-    if (names == NULL) {
-        return 0;
-    }
-    if (PyTuple_GET_SIZE(names) != 1 || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "graph") != 0) {
+    return PyTuple_GET_SIZE(names) == 1 &&
+           PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "graph") == 0;
+}
+
+/* The number of a graph that ``begin`` is given; -1 where it is given what is not for here, as a collective is. */
+static long long graph_of(PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    int is_named = names != NULL && PyTuple_GET_SIZE(names) > 0;
+    if (count < 4 || count > 7 || (count > 5 && args[5] != Py_None) ||
+        (is_named && (count > 4 || !is_graph_alone(names)))) {
         return -1;
     }
-    long long graph = PyLong_AsLongLong(values[0]);
+    if (count == 4 && !is_named) {
+        return 0;
+    }
+    long long graph = PyLong_CheckExact(args[4]) ? PyLong_AsLongLong(args[4]) : -1;
     PyErr_Clear();
     return graph;
 }
@@ -34,11 +42,9 @@ static PyObject *gather(PyObject *args, PyObject *kwargs, PyObject **values)
     return names;
 }
 
-static int begin_here(PyObject *const *args, PyObject *names, Call **call)
+static int begin_in(Box *box, PyObject *const *args, unsigned long long graph, Call **call)
 {
-    Box *box = first.active;
-    long long graph = graph_of(args + 4, names);
-    Thread *thread = box == NULL || graph < 0 ? NULL : thread_of(box);
+    Thread *thread = thread_of(box);
     if (thread == NULL || thread->busy || !PyTuple_CheckExact(args[2]) || !PyDict_CheckExact(args[3]) ||
         PyTuple_GET_SIZE(args[2]) + PyDict_GET_SIZE(args[3]) > MOST_VALUES) {
         return 0;
@@ -53,24 +59,25 @@ static int begin_here(PyObject *const *args, PyObject *names, Call **call)
         }
         given_values = values;
     }
-    Given given = {args[0], args[1], given_values, PyTuple_GET_SIZE(args[2]), keywords, (unsigned long long)graph};
+    Given given = {args[0], args[1], given_values, PyTuple_GET_SIZE(args[2]), keywords, graph};
     PyFrameObject *frame = PyEval_GetFrame(), *caller = frame == NULL ? NULL : PyFrame_GetBack(frame);
-    Py_INCREF(box);
     int begun = box_begin(box, thread, &given, caller, call);
-    Py_DECREF(box);
     Py_XDECREF(caller);
     Py_XDECREF(keywords);
     return begun;
 }
 
-/* Whether a call is none of a graph's replay or a collective; what was called is told for dumps alone, which C never
- * makes. */
-static int is_plain(PyObject *const *args, Py_ssize_t count)
+static int begin_here(PyObject *const *args, Py_ssize_t count, PyObject *names, Call **call)
 {
-    if (count == 4) {
-        return 1;
+    Box *box = first.active;
+    long long graph = graph_of(args, count, names);
+    if (box == NULL || graph < 0) {
+        return 0;
     }
-    return count == 7 && PyLong_CheckExact(args[4]) && PyLong_AsLong(args[4]) == 0 && args[5] == Py_None;
+    Py_INCREF(box); /* to find the thread may run Python, which may let go of it */
+    int begun = begin_in(box, args, (unsigned long long)graph, call);
+    Py_DECREF(box);
+    return begun;
 }
 
 /* Begin a call as recorder.py's own does, here where it can be; called by the boundary itself. */
@@ -78,8 +85,7 @@ static PyObject *begin(PyObject *module, PyObject *const *args, Py_ssize_t count
 {
     (void)module;
     Call *call = NULL;
-    int begun = is_plain(args, count) ? begin_here(args, names, &call) : 0;
-    if (begun != 0) {
+    if (begin_here(args, count, names, &call) != 0 || PyErr_Occurred()) {
         return (PyObject *)call;
     }
     return PyObject_Vectorcall(slow_begin, args, (size_t)count, names);
@@ -134,9 +140,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "firstfault.capture._crossing", .m_size = -1, .m_methods = methods};
-
 static int add_types(PyObject *module)
 {
     PyTypeObject *types[] = {&CursorType, &AppenderType, &CounterType, &KnownType, &SlotType, &ThreadType, &BoxType, &CallType};
@@ -148,17 +151,30 @@ static int add_types(PyObject *module)
     return 0;
 }
 
-PyMODINIT_FUNC PyInit__crossing(void)
+/* In an interpreter other than the first it is refused: its state is that of one. */
+static int fill(PyObject *module)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError, "its state is that of one interpreter");
-        return NULL;
+        return -1;
     }
-    PyObject *module = PyModule_Create(&definition);
     first.interpreter = PyInterpreterState_Get();
-    if (module == NULL || PyModule_AddIntMacro(module, INTERFACE) < 0 || boundary_start() < 0 || add_types(module) < 0) {
-        Py_XDECREF(module);
-        return NULL;
-    }
-    return module;
+    return PyModule_AddIntMacro(module, INTERFACE) < 0 || boundary_start() < 0 || add_types(module) < 0 ? -1 : 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)fill},
+#if PY_VERSION_HEX >= 0x030c0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+/* In phases: a module of one phase would be copied into the next interpreter without a word from here. */
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "firstfault.capture._crossing", .m_methods = methods, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__crossing(void)
+{
+    return PyModuleDef_Init(&definition);
 }
