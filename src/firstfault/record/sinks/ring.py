@@ -140,6 +140,8 @@ class Ring:
         while len(self._kept) >= SEGMENTS:
             self._kept.popleft().unlink(missing_ok=True)
         path = layout.segment(self.folder, self.index + 1)
+        if self.index:
+            path.unlink(missing_ok=True)  # of an attempt that a Ctrl-C has ended
         following = Mapping(path, self._size)
         following.view[: len(header)] = header
         self.close()

@@ -176,3 +176,23 @@ def test_a_ring_that_is_closed_says_so(tmp_path: Path) -> None:
     for use in (sink.write, sink.write_last):
         with pytest.raises(OSError, match="Bad file descriptor"):
             use(LINE)
+
+
+def test_a_segment_that_an_interrupt_left_half_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ring(tmp_path)
+    most = LINE * (SIZE // len(LINE) - 1)
+    sink.write(LINE)
+
+    def interrupted(path: Path, size: int) -> None:
+        path.touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("firstfault.record.sinks.ring.Mapping", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sink.write(most)
+    sink.write(most)
+    sink.close()
+    assert contents(tmp_path) == [header(1) + LINE, header(2) + most]
