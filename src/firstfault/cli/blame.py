@@ -63,11 +63,18 @@ def command(
     found.problems = evidence.problems.lines()
     if found.blamed:
         by_reference = any(one.call == found.blamed and one.by == "reference" for one in found.producers)
-        found.next = f"firstfault replay {path} --call {found.blamed}" + " --against reference" * by_reference
+        found.next = _next(path, calls.find(found.blamed), by_reference=by_reference)
     sys.stdout.write(as_json.render(found) if json else blame_text.render(found))
     for problem in found.problems:
         tell(problem)
     raise typer.Exit(ExitCode.OK if found.blamed else ExitCode.INCOMPLETE)
+
+
+def _next(path: Path, blamed: Call | None, *, by_reference: bool) -> str:
+    """The command that looks closer at the call that is blamed; only one that was dumped can be made again."""
+    if blamed is None or not blamed.dump:
+        return "firstfault run --level 10 -- COMMAND"
+    return f"firstfault replay {path} --call {blamed.n}" + " --against reference" * by_reference
 
 
 def _process(report: Report, name: str | None) -> ProcessReport:

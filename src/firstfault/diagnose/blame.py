@@ -9,6 +9,7 @@ have to be. One that does what its reference does is cleared, and what it was gi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import Enum
 
@@ -22,6 +23,8 @@ from firstfault.record import schema
 from firstfault.replay.verdict import Replayed, Verdict
 
 MOST_PRODUCERS = 64
+_ALLOCATES = re.compile(r"(?:^|\.)(?:new_)?(?:empty|resize)(?:_like|_strided|_permuted|_quantized|_)?(?:\.\w+)?$")
+"""Operators whose result is memory as it lies: whatever it holds is nobody's value."""
 
 Judge = Callable[[Call], "Replayed | None"]
 """Holds a call against its reference; None where its dump is not there."""
@@ -168,7 +171,7 @@ def _look(
     bad_inputs, unknown = _inputs(writer)
     producer.inputs = Held.BAD if bad_inputs else Held.UNKNOWN if unknown else Held.GOOD
     gave = link.gave if link.gave is not None else written
-    shown = shows(gave) if gave is not None else None
+    shown = shows(gave) if gave is not None and not _ALLOCATES.search(writer.op) else None
     producer.output = Held.UNKNOWN if shown is None else Held.BAD if shown else Held.GOOD
     producer.by, producer.text = ("values", _in_words(shown)) if shown is not None else ("", "")
     replayed = judge(writer)

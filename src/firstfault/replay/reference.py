@@ -191,7 +191,11 @@ def _decomposed(function: Any) -> Callable[..., Any] | None:
 
 
 def _run(prepared: Prepared, reference: Reference) -> Values:
-    """What a reference gives for a call's arguments, and what it makes of these."""
+    """What a reference gives for a call's arguments, and what it makes of these.
+
+    Raises:
+        NotRun: it draws random numbers.
+    """
     on_cpu = prepared.again("cpu", reference.function)
     arguments = on_cpu.arguments()
     wide = {id(tensor): _widened(tensor, reference.dtype) for tensor in arguments.by_key.values()}
@@ -203,7 +207,10 @@ def _run(prepared: Prepared, reference: Reference) -> Values:
     told = prepared.saved.metadata.get("modes")
     with modes.restored(({**told} if isinstance(told, dict) else {}) | {"autocast": {}}):
         modes.set_random_state({name: state for name, state in on_cpu.random_state().items() if name == "cpu"})
+        before = torch.get_rng_state()
         result = reference.function(*positional, **named)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise NotRun(f"{reference.name} draws random numbers, and draws others with more digits: it is no measure")
     arguments.by_key = {key: wide[id(tensor)] for key, tensor in arguments.by_key.items()}
     return _values(result, arguments)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from firstfault.diagnose.blame import Blame, Held, blame
 from firstfault.present import blame_text
 from firstfault.read.calls import Call, History
@@ -128,3 +130,20 @@ def test_as_text() -> None:
     text = blame_text.render(judged(BAD_IDS, "arg[0]")).splitlines()
     assert text[0] == "topk (call 2) made it: of good inputs it gave a bad result, by its values"
     assert text[2] == "  ← topk (call 2)  inputs good, output bad (values): its result has what is wrong"
+
+
+@pytest.mark.parametrize(
+    "op", ["aten.empty.memory_format", "aten.new_empty.default", "torch.empty_like", "empty_strided"]
+)
+def test_memory_as_it_lies_is_nobodys_value(op: str) -> None:
+    """What fills it is to be looked for, not what gave it."""
+    found = judged(
+        [call(1, op), returned(1, floats(64, NAN)), call(2, "norm", floats(64, NAN))],
+        "arg[0]",
+    )
+    assert (found.blamed, found.producers[0].output) == (0, Held.UNKNOWN)
+
+
+def test_an_operator_that_is_only_named_alike_is_held_to_its_values() -> None:
+    found = judged([call(1, "pkg.not_empty"), returned(1, floats(64, NAN)), call(2, "norm", floats(64, NAN))], "arg[0]")
+    assert found.blamed == 1

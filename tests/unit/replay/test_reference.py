@@ -97,3 +97,11 @@ def test_references_are_right() -> None:
     assert references.rmsnorm(x, weight, 1e-6, out) is out
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(references.REFERENCES["silu_and_mul"](x), samples.silu_and_mul(x))
+
+
+def test_what_draws_random_numbers_has_no_measure(record: Record) -> None:
+    """With more digits it draws others: that is no mismatch."""
+    for op, func in (("aten.bernoulli.default", torch.ops.aten.bernoulli.default), ("pkg.noisy", samples.noise)):
+        found = against(named(record, op, func, torch.rand(8)))
+        assert found.verdict is Verdict.NOT_RUN
+        assert "draws random numbers" in found.text
