@@ -8,6 +8,8 @@ from types import CodeType, FrameType
 from firstfault.record.plain import plain_text
 
 _PASSED_OVER = (
+    "torch/_compile.py",
+    "torch/_dynamo/eval_frame.py",
     "torch/nn/modules/module.py",
     "torch/_ops.py",
     "triton/runtime/autotuner.py",

@@ -73,6 +73,12 @@ class TestRecorded:
         assert {call.target for call in recorded.of(schema.Call)} == {"aten"}
         assert same(result, untouched(lambda: (X + 1) * X))
 
+    def test_where_the_program_called_it(self, recorded: Recording) -> None:
+        torch.nn.functional.relu(X + 1)
+
+        assert ["/test_aten.py:" in call.site for call in recorded.of(schema.Call)[:1]] == [True]
+        assert "eval_frame" not in "".join(call.site for call in recorded.of(schema.Call))
+
     def test_what_is_written_in_place(self, recorded: Recording) -> None:
         x = X.clone()
         x.add_(1)
