@@ -32,7 +32,7 @@ def _load() -> Any:
         )
         built.use_sites(sites.told)
         built.use_compiler(vars(torch.compiler))
-    except (ImportError, AttributeError, TypeError):  # not built; or a torch in which these are something else
+    except Exception:  # not built; or a torch in which these are something else
         return None
     return built
 

@@ -68,7 +68,7 @@ def found_out() -> Words | None:
     try:
         with guard.unseen():
             return _found_out()
-    except (_Unlike, AttributeError, RuntimeError, TypeError):
+    except Exception:  # what is not as it is here must not keep a program from being recorded
         return None
 
 
@@ -133,7 +133,8 @@ def _autograd(plain: list[torch.Tensor], learning: torch.Tensor) -> int:
     """The word that is 0 in tensors without a gradient, and that one with has."""
     with_gradient = _tensor_words(learning)
     without = list(map(_tensor_words, plain))
-    found = [at for at, word in enumerate(with_gradient) if word > 2**16 and not any(words[at] for words in without)]
+    most = min(map(len, [with_gradient, *without]))  # malloc gives to some more than they need
+    found = [at for at in range(most) if with_gradient[at] > 2**16 and not any(words[at] for words in without)]
     if len(found) != 1:
         raise _Unlike
     return found[0]
