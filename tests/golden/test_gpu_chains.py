@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -104,4 +105,4 @@ def test_what_was_inlined_stays_in_the_stack() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_says_where_it_was_made(case: str) -> None:
     for file in filter(Path.is_file, (CHAINS / case).rglob("*")):
-        assert not any(place in file.read_text() for place in ("/tmp/", "/home/", "/root/", "/work")), file
+        assert re.search(r"/(tmp|home|root|mnt)/", file.read_text()) is None, file
