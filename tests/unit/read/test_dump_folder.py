@@ -409,3 +409,12 @@ def test_safetensors_shorter_than_they_claim(tmp_path: Path) -> None:
     described = safetensors_file.read(path)["a"].described()
     with pytest.raises(Exception, match="shorter than it claims"):
         safetensors_file.add_statistics(path, {"a": described})
+
+
+def test_dumps_of_one_millisecond_are_in_the_order_of_their_calls(tmp_path: Path) -> None:
+    """Not in that of their names, which begin with the operator's."""
+    ops = ["outer", "zeta", "alpha"]
+    for number, op in enumerate(ops, 1):
+        sglang_dump(tmp_path, number, USUAL | {"function_name": op, "call_number": number}, op=op)
+    calls, _ = calls_of(tmp_path)
+    assert list(calls) == ops

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _replays(dump: Path) -> list[Path]:
 
 
 def _age(dump: Path) -> tuple[str, str]:
-    """Replays come after what ran before them; dumps of one millisecond keep the order of their names."""
+    """Replays come after what ran before them."""
     return (dump.name, dump.parent.parent.name) if dump.parent.name == GRAPH_FLUSHES else ("", dump.name)
 
 
@@ -124,11 +125,16 @@ class DumpFolder:
 
     def events(self, advance: Advance) -> Iterator[Event]:
         """Each dump as a call and what became of it."""
-        for index, folder in enumerate(self._folders, 1):
+        for index, dump in enumerate(self._in_order(), 1):
             advance(1)
-            dump = Dump(folder, self.metadata(folder))
             for record in self._records(dump, index):
                 yield Event(f"pid {dump.pid}", record)
+
+    def _in_order(self) -> Iterator[Dump]:
+        """The dumps in the order of their calls; those of one millisecond by number, as far as they have one."""
+        every = (Dump(folder, self.metadata(folder)) for folder in self._folders)
+        for _, alike in groupby(every, key=lambda dump: (dump.pid, dump.time)):
+            yield from sorted(alike, key=lambda dump: dump.number("call_number", 0))
 
     def _find(self) -> list[Path]:
         """The folders of the dumps, in the order of their calls."""
