@@ -251,12 +251,13 @@ class Recorder:
         walk = describe.Walk(dump=self.dumper is not None)
         record.args, record.kwargs = describe.describe_call(args, kwargs, walk)
         call.watched = in_place.watched(walk.found)
-        agreed = self.contracts.of(record.op)
-        if self.values is None or not self._reads_all:
-            with self._without_waiting(agreed.wanted(walk.found, result=False), record.n, record.op, INPUTS):
+        if not self._reads_all:
+            wanted = self.contracts.of(record.op).wanted(walk.found, result=False)
+            with self._without_waiting(wanted, record.n, record.op, INPUTS):
                 for writer in self.writers:
                     writer.call(record)
             return
+        assert self.values is not None
         if walk.cut:
             self.values.excuse(record.n)
         with self.values.left_to_device(walk.found, record.n, record.op) as is_left:
