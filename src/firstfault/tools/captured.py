@@ -7,16 +7,13 @@ In a process group of its own: where it does not end in time, it is killed with 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from firstfault.tools.runner import CannotStart
+from firstfault.tools.process_group import start_into
 
 KEPT = 2**20
 """Bytes of each stream that are kept, of its end."""
@@ -51,40 +48,17 @@ def captured(command: Sequence[str], environ: Mapping[str, str], seconds: float 
     Raises:
         CannotStart: there is no such program, or it may not be run.
     """
-    with (
-        tempfile.TemporaryFile() as stdout,
-        tempfile.TemporaryFile() as stderr,
-    ):  # a pipe would be held by grandchildren
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:  # grandchildren would hold a pipe
+        group = start_into(command, environ, stdout, stderr)
         try:
-            child = subprocess.Popen(
-                command,
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            raise CannotStart(f"no such program: {command[0]}", 127) from None
-        except OSError as error:
-            raise CannotStart(f"cannot run {command[0]}: {error.strerror}", 126) from None
-        timed_out = False
-        try:
-            status = child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-            status = _kill(child)
+            status = group.wait(seconds)
         except BaseException:
-            _kill(child)
+            group.kill()
             raise
+        timed_out = status is None
+        status = group.kill() if status is None else status
         exit_status, number = (status, None) if status >= 0 else (None, -status)
         return Finished(exit_status, number, timed_out, _end(stdout), _end(stderr))
-
-
-def _kill(child: subprocess.Popen[bytes]) -> int:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    return child.wait()
 
 
 def _end(file: IO[bytes]) -> str:

@@ -9,6 +9,7 @@ Launchers start workers that outlive them: ending the group ends those too.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from firstfault.record.layout import PRIVATE_FILE
 from firstfault.tools.runner import CannotStart
@@ -44,6 +45,11 @@ class Group:
         _end(self.pid, grace, self._process.poll)
         self._process.wait()
 
+    def kill(self) -> int:
+        """End the whole group by SIGKILL, and wait until none of it runs; the exit status, as ``wait`` gives it."""
+        _send(self.pid, signal.SIGKILL, None, self._process.poll)
+        return self._process.wait()
+
     def __enter__(self) -> Group:
         return self
 
@@ -58,14 +64,23 @@ def start(command: Sequence[str], environ: Mapping[str, str], stdout: Path, stde
         CannotStart: there is no such program, or it may not be run.
     """
     with _new(stdout) as out, _new(stderr) as err:
-        try:
-            process = subprocess.Popen(
-                command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-            )
-        except FileNotFoundError:
-            raise CannotStart(f"no such program: {command[0]}", 127) from None
-        except OSError as error:
-            raise CannotStart(f"cannot run {command[0]}: {error.strerror}", 126) from None
+        return start_into(command, environ, out, err)
+
+
+def start_into(command: Sequence[str], environ: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]) -> Group:
+    """The same into two open files.
+
+    Raises:
+        CannotStart: there is no such program, or it may not be run.
+    """
+    try:
+        process = subprocess.Popen(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+    except FileNotFoundError:
+        raise CannotStart(f"no such program: {command[0]}", 127) from None
+    except OSError as error:
+        raise CannotStart(f"cannot run {command[0]}: {error.strerror}", 126) from None
     return Group(process)
 
 
@@ -91,14 +106,20 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _end(pid: int, grace: float, reap: Callable[[], object]) -> None:
-    deadline = time.monotonic() + grace
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:
-            return
-        while _alive(pid, reap) and (number == signal.SIGKILL or time.monotonic() < deadline):
-            time.sleep(_POLL_SECONDS)
+    if not _send(pid, signal.SIGTERM, grace, reap):
+        _send(pid, signal.SIGKILL, None, reap)
+
+
+def _send(pid: int, number: signal.Signals, seconds: float | None, reap: Callable[[], object]) -> bool:
+    """Send a signal to the group, and wait ``seconds``, or as long as it takes, until none of it runs; whether so."""
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+    while _alive(pid, reap):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
 
 
 def _alive(pid: int, reap: Callable[[], object]) -> bool:
