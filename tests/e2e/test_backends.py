@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from firstfault.read.replaced import counts
 from firstfault.read.shadow import comparisons
@@ -42,7 +42,9 @@ def distribution(folder: Path, name: str, points: dict[str, dict[str, str]]) -> 
 def installed(tmp_path: Path) -> dict[str, str]:
     """An environment in which firstfault and a third party's faulty backend are installed for SGLang's Python."""
     folder = tmp_path / "installed"
-    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    shipped: dict[str, dict[str, str]] = {}
+    for entry in importlib.metadata.distribution("firstfault").entry_points:
+        shipped.setdefault(entry.group, {})[entry.name] = entry.value
     distribution(folder, "firstfault", shipped)
     distribution(folder, "faulty", {"firstfault.backends": {"faulty": "faulty_backend:add"}})
     (folder / "faulty_backend.py").write_text(FAULTY)

@@ -79,7 +79,8 @@ def _strided(ptr: int, size: int, dims: list[tuple[int, int]]) -> Extent | None:
     return Extent(ptr, ptr + span, pitch, width) if regular else Extent(ptr, ptr + span)
 
 
-class Layer(NamedTuple, Generic[Writer]):
+@dataclass(frozen=True, slots=True)
+class Layer(Generic[Writer]):
     """One write; ``possible`` where it is not known to have happened."""
 
     extent: Extent

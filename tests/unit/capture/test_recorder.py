@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import os
 import re
@@ -331,7 +332,9 @@ def test_what_nobody_foresaw_in_opening_it_leaves_it_off(record: Record, monkeyp
     found = record(3, recording=Path("null\0byte"))
     assert call(lambda x: x + 1, 1) == 2
     assert call(lambda x: x + 1, 1) == 2
-    assert errors == ["opening the recording, which stays off: embedded null byte"]
+    (error,) = errors
+    assert error.startswith("opening the recording, which stays off: ")
+    assert "embedded null" in error  # the rest is Python's, and of its version
     assert found.text() == ""
 
 
@@ -378,7 +381,7 @@ def test_the_header_names_the_process(record: Record) -> None:
         1,
         threading.main_thread().native_id,
     )
-    assert header.versions["torch"] == torch.__version__
+    assert header.versions["torch"] == importlib.metadata.version("torch")
 
 
 def test_no_descriptor_is_left_open(record: Record) -> None:
