@@ -7,13 +7,17 @@
 Each case is a program in ``cases/`` that really fails; ``<case>.json`` beside it holds the class of the fault, the
 operator that failed and the one that made it fail, null where none may be asserted, and a part of the next command.
 A case with two ``runs`` is a good and a bad one: ``firstfault diff`` of the two recordings is held against the truth.
-Those in ``gpu/`` need one: ``make scenarios-gpu``, or ``python scenarios/run.py --gpu``.
+Those in ``gpu/`` need one: ``make scenarios-gpu``, or ``python scenarios/run.py --gpu``. With ``--keep DIR`` each case
+that is not right in every respect leaves its recordings there, the reports on them, and what the program printed.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,18 +59,22 @@ def judge(name: str, folder: Path, cases: Path = CASES) -> Judged:
     recordings = [_recorded(cases / f"{name}.py", folder, at, run) for at, run in enumerate(truth.get("runs", [{}]), 1)]
     command = "diff" if len(recordings) > 1 else "report"
     found = _output([*FIRSTFAULT, command, "--json", *map(str, recordings)])
+    (folder / f"{command}.json").write_text(found)
+    (folder / f"{command}.txt").write_text(_output([*FIRSTFAULT, command, *map(str, recordings)]))
     logged = _output([*FIRSTFAULT, "log", str(recordings[-1]), "--last", "1"])
-    return _compared(name, truth, json.loads(found).get("diagnosis") or {}, _last_call(logged))
+    return _compared(name, truth, json.loads(found or "{}").get("diagnosis") or {}, _last_call(logged))
 
 
 def _recorded(case: Path, folder: Path, at: int, run: dict[str, Any]) -> Path:
-    """The recording of one run of a case, with its own ``arguments`` and ``environ``."""
+    """The recording of one run of a case, with its own ``arguments`` and ``environ``, and beside it what it printed."""
     recording = folder / f"recording-{at}"
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("FIRSTFAULT_", "SGLANG_"))}
     environ |= {"OMP_NUM_THREADS": "1"} | run.get("environ", {})
     program = [sys.executable, str(case), *run.get("arguments", [])]
     command = [*FIRSTFAULT, "run", "--level", "5", "--dir", str(recording), "--", *program]
-    subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=False, timeout=TIMEOUT)
+    # Of one that hangs, what was recorded until it was killed is held against the truth.
+    with (folder / f"printed-{at}.txt").open("wb") as printed, contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, cwd=folder, env=environ, stdout=printed, stderr=printed, check=False, timeout=TIMEOUT)
     return recording
 
 
@@ -114,24 +122,34 @@ def table(every: Iterable[Judged]) -> Iterator[str]:
     yield f"{'':<{width}}  " + "  ".join(f"{text:<{len(column)}}" for text, column in zip(counts, COLUMNS, strict=True))
 
 
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="The cases to run; all, if left out.")
+    parser.add_argument("--gpu", action="store_true", help="Those that need a GPU.")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="Where cases that are not right are kept.")
+    return parser.parse_args()
+
+
 def main() -> int:
     """Run the cases that were named, or all; 0 when every one is right."""
     every: list[Judged] = []
-    gpu = "--gpu" in sys.argv
-    cases = GPU_CASES if gpu else CASES
-    named = [word for word in sys.argv[1:] if word != "--gpu"]
+    asked = _asked()
+    cases = GPU_CASES if asked.gpu else CASES
 
     def run(name: str) -> Judged:
         with tempfile.TemporaryDirectory() as folder:
-            return judge(name, Path(folder), cases)
+            judged = judge(name, Path(folder), cases)
+            if asked.keep is not None and not judged.all_right:
+                shutil.copytree(folder, asked.keep / name, dirs_exist_ok=True)
+            return judged
 
     def seen(judged: Iterable[Judged]) -> Iterator[Judged]:
         for each in judged:
             every.append(each)
             yield each
 
-    with ThreadPoolExecutor(max_workers=1 if gpu else os.cpu_count()) as pool:
-        for line in table(seen(pool.map(run, named or names(cases)))):
+    with ThreadPoolExecutor(max_workers=1 if asked.gpu else os.cpu_count()) as pool:
+        for line in table(seen(pool.map(run, asked.names or names(cases)))):
             print(line, flush=True)
     return 0 if all(judged.all_right for judged in every) else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,23 @@ def test_the_table_counts_what_is_right() -> None:
     assert lines[1].split()[1:] == ["right"] * len(COLUMNS)
     assert "culprit: x" in lines[2]
     assert lines[-1].split() == ["1/2"] * len(COLUMNS)
+
+
+def test_a_case_that_is_not_right_is_kept_with_all_that_was_said_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases, kept = tmp_path / "cases", tmp_path / "kept"
+    cases.mkdir()
+    for name, truth in (("right", None), ("wrong", "hang or divergence of ranks")):
+        truths = {"class": truth, "culprit": None, "origin": None, "next": ""}
+        (cases / f"{name}.json").write_text(json.dumps(truths))
+        (cases / f"{name}.py").write_text("print('seen')")
+    monkeypatch.setattr(run, "CASES", cases)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--keep", str(kept)])
+    assert run.main() == 1
+    assert [path.name for path in kept.iterdir()] == ["wrong"]
+    of = kept / "wrong"
+    assert (of / "printed-1.txt").read_text().startswith("seen")
+    assert (of / "recording-1" / "session.json").exists()
+    assert json.loads((of / "report.json").read_text())
+    assert "Run" in (of / "report.txt").read_text()

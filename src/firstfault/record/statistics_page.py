@@ -76,15 +76,19 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of one call, completely read."""
+    """One tensor of one call that there is nothing more to come of.
+
+    Attributes:
+        index: which of the tensors of that side, from 0.
+        statistics: None where the program had freed the tensor before the replay of a graph that was to read it: the
+            host then writes the token itself, and that no values are read.
+    """
 
     token: int
     call: int
     side: str
     index: int
-    """Which of the tensors of that side, from 0."""
-
-    statistics: Statistics
+    statistics: Statistics | None
 
 
 @dataclass(frozen=True)
@@ -200,13 +204,15 @@ def _parsed(data: bytes, offset: int) -> Entry | None:
     values = Values(number, numel, times)
     if not _plausible(data, at, side, values):
         return None
-    return Entry(token, call, _SIDES[side], index, read_result(data, at, values))
+    return Entry(token, call, _SIDES[side], index, read_result(data, at, values) if numel else None)
 
 
 def _plausible(data: bytes, at: int, side: int, values: Values) -> bool:
     """Whether an entry can have been written by us."""
     number, numel, times = values
-    if side >= len(_SIDES) or number > UNSIGNED_64 or numel == 0 or times == 0:
+    if side >= len(_SIDES) or number > UNSIGNED_64 or times == 0:
         return False
+    if numel == 0:
+        return True
     *_, known, infinite = _RESULTS[number].unpack_from(data, at)
     return number != FLOATING or (0 <= known <= numel and 0 <= infinite <= numel)

@@ -124,9 +124,16 @@ def test_a_damaged_page_is_read_without_trust(rest: bytes, at: int) -> None:
 
 @pytest.mark.parametrize(
     ("values", "known"),
-    [(Values(3, 5), 5), (Values(FLOATING, 0), 0), (Values(FLOATING, 5, 0), 5), (Values(FLOATING, 5), 6)],
+    [(Values(3, 5), 5), (Values(FLOATING, 5, 0), 5), (Values(FLOATING, 5), 6)],
 )
 def test_an_entry_that_cannot_be_is_left_out(values: Values, known: int) -> None:
     view = page()
     complete(view, 0, 1, values, (0, 0, 0.0, known, 0))
     assert statistics_page.parse(view.tobytes()).entries == {}
+
+
+def test_an_entry_of_no_values_is_of_a_tensor_that_was_freed() -> None:
+    view = page()
+    complete(view, 0, 1, Values(FLOATING, 0), (0, 0, 0.0, 0, 0))
+    entry = statistics_page.parse(view.tobytes()).entries[1]
+    assert (entry.call, entry.statistics) == (9, None)

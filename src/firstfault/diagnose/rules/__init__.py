@@ -132,6 +132,18 @@ class Suspect:
             return 0.0
         return known.before if self.counts_itself and size >= known.magnitude else known.magnitude
 
+    def largest(self, label: str) -> int | None:
+        """The most bytes of an argument in the other calls that are like this one; None where there were none.
+
+        A call that the device did not complete has come back on the host, and so is among those that are known.
+        """
+        known = self.earlier(label)
+        own = next((tensor.nbytes for name, tensor in self.tensors if name == label), 0)
+        if known is None or not self.counts_itself or known.largest > own:
+            return None if known is None else known.largest
+        before = [call for n, call in self.process.recent.items() if n < self.call.n and call.op == self.call.op]
+        return max((tensor.nbytes for call in before for name, tensor in call.given if name == label), default=None)
+
     @property
     def count(self) -> int:
         """How many other calls like this one came back."""

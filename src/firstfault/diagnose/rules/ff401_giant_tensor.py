@@ -34,15 +34,15 @@ WORTH_A_JUMP = 2**28
 def check(suspect: Suspect) -> Iterator[Finding]:
     """Look at the bytes of each tensor, and at what they were before."""
     for label, tensor in suspect.tensors:
-        known = suspect.earlier(label)
+        known = suspect.largest(label)
         size = _in_memory(tensor)
-        grew = known is not None and size >= max(JUMP * known.largest, WORTH_A_JUMP)
-        usual = known is not None and size <= known.largest
+        grew = known is not None and size >= max(JUMP * known, WORTH_A_JUMP)
+        usual = known is not None and size <= known
         if usual or (size < GIANT and not grew):
             continue
         text = f"{label} of shape {tensor.shape} takes {size / 2**30:.1f} GiB"
         if known is not None:
-            text += f"; {suspect.in_earlier_calls} it took {known.largest / 2**30:.3f} GiB at most"
+            text += f"; {suspect.in_earlier_calls} it took {known / 2**30:.3f} GiB at most"
         # From one token to a full prefill is a large step too.
         confidence = Confidence.HIGH if size >= GIANT else Confidence.MEDIUM
         step = "see which dimension grew: batch, sequence length, frames or resolution"

@@ -34,8 +34,8 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     results: list[Labelled] = suspect.call.outputs()
     for label, tensor in [*suspect.tensors, *results]:
         span = _span(tensor)
-        known = suspect.earlier(label)
-        if span < LIMIT or (known is not None and known.largest >= tensor.nbytes):
+        known = suspect.largest(label)
+        if span < LIMIT or (known is not None and known >= tensor.nbytes):
             continue
         text = f"{label} of shape {tensor.shape} spans {span} elements, beyond 2³¹"
         if tensor.stride and tensor.stride[0] > 0:

@@ -18,7 +18,8 @@ from firstfault.record import codec, schema
 MOST_CAPTURED = 100_000
 """Captured calls that are kept, of all graphs."""
 MOST_IN_FLIGHT = 1024
-UNREAD = "[not read: the device did not get there, or the program had freed it]"
+UNREAD = "[not read: the device did not get there]"
+FREED = "[not read: the program had freed it]"
 LEFT_OUT = "replays of CUDA graphs at which next to nothing was read are left out"
 
 
@@ -89,11 +90,11 @@ class Replays:
         def read(tensor: schema.Tensor) -> schema.Tensor:
             if not tensor.reading:
                 return tensor
-            found = self._readings.find(replay.token + tensor.reading - 1)
-            if found is None:
-                return msgspec.structs.replace(tensor, statistics=UNREAD)
+            entry = self._readings.entry(replay.token + tensor.reading - 1)
+            if entry is None or entry.statistics is None:
+                return msgspec.structs.replace(tensor, statistics=UNREAD if entry is None else FREED)
             self._credit += 1
-            low, high, mean, nan_count, inf_count = found
+            low, high, mean, nan_count, inf_count = entry.statistics
             return msgspec.structs.replace(
                 tensor, statistics=None, min=low, max=high, mean=mean, nan_count=nan_count, inf_count=inf_count
             )

@@ -42,12 +42,17 @@ class Readings:
         return exists(self._folder / layout.STATISTICS) or layout.statistics_page(self._folder).exists()
 
     def find(self, token: int) -> Statistics | None:
-        """The statistics that ``token`` names; None where the device has not got there."""
+        """The statistics that ``token`` names; None where the device has not got there, or nothing was there."""
+        found = self.entry(token)
+        return None if found is None else found.statistics
+
+    def entry(self, token: int) -> Entry | None:
+        """What ``token`` names; None where the device has not got there."""
         while self._newest < token and self._advance():
             pass
         for entries in (*reversed(self._chunks), self._last_entries()):
             if (entry := entries.get(token)) is not None:
-                return entry.statistics
+                return entry
         return None
 
     def _advance(self) -> bool:

@@ -10,6 +10,7 @@ from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Finding
 from firstfault.read.calls import History
 from firstfault.read.events import Event
+from firstfault.read.formats.replays import FREED
 from firstfault.record import schema
 from tests.unit.read.samples import call, raised, returned, tensor
 
@@ -68,6 +69,30 @@ def test_a_buffer_that_is_filled_or_given_back_is_none() -> None:
         *replay(5, failed=True),
     ]
     assert found("ff802_stale_pointer", *records, n=5) == []
+
+
+@pytest.mark.parametrize(("another", "stale"), [(0x20000, False), (0x70000, True)], ids=["keeps it", "makes them"])
+def test_a_result_laid_out_like_the_argument_is_new_where_its_operator_makes_them(another: int, stale: bool) -> None:
+    records = [
+        *captured(1, "gather", at(0x20000)),
+        call(2, "noise", 1),
+        returned(2, at(another)),
+        call(3, "noise", 1),
+        returned(3, at(0x20000)),
+        *replay(4, failed=True),
+    ]
+    assert [one.origin for one in found("ff802_stale_pointer", *records, n=4)] == [3] * stale
+
+
+def test_a_tensor_that_a_replay_found_freed_is_stale_whatever_lies_there_now() -> None:
+    freed = at(0x20000, statistics=FREED)
+    records = [*captured(1, "gather", freed), *replay(2, failed=True)]
+    (stale,) = found("ff802_stale_pointer", *records, n=2)
+    assert (stale.origin, stale.verdict.value) == (0, "suspicious")
+    assert "is freed memory: replays still read that" in stale.text
+    getter: list[schema.Record] = [call(2, "buffer_of", 1), returned(2, at(0x20000))]
+    (taken,) = found("ff802_stale_pointer", *captured(1, "gather", freed), *getter, *replay(3, failed=True), n=3)
+    assert (taken.origin, taken.origin_op) == (2, "buffer_of")
 
 
 def test_eager_calls_alone_have_no_stale_pointer() -> None:

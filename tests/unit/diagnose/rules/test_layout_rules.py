@@ -97,6 +97,18 @@ def test_offsets_beyond_32_bits() -> None:
     assert findings(rule, [state], [state]) == []  # it came back before
 
 
+def test_a_call_that_came_back_before_its_kernel_failed_does_not_excuse_itself() -> None:
+    small, large = tensor(963, 151936), tensor(15408, 151936)
+
+    def calls(*given: schema.Tensor) -> list[schema.Record]:
+        return [record for n, one in enumerate(given, 1) for record in (call(n, "op", one), returned(n))]
+
+    for others in ((), (small,), (small, small)):
+        assert [one.call for one in judged("ff502_offset_overflow", *calls(*others, large))] == [len(others) + 1]
+    assert judged("ff502_offset_overflow", *calls(large, large)) == []
+    assert judged("ff502_offset_overflow", *calls(tensor(15409, 151936), small, large)) == []
+
+
 def test_a_result_is_looked_at_too() -> None:
     found = judged("ff502_offset_overflow", call(1, "op", tensor(4)), returned(1, tensor(15408, 151936)))
     assert [one.arguments for one in found] == [["return"]]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from firstfault.record import schema
-from tests.unit.diagnose.rules.judging import findings, weights
-from tests.unit.read.samples import tensor
+from tests.unit.diagnose.rules.judging import findings, judged, weights
+from tests.unit.read.samples import call, returned, tensor
 
 Arguments = list[schema.Value]
 
@@ -159,4 +159,8 @@ def test_sizes(calls: list[Arguments], weight: str) -> None:
 
 def test_the_text_has_the_size() -> None:
     [found] = findings("ff401_giant_tensor", [tensor(1, 8192)], [tensor(65536, 8192)])
-    assert found.text == "arg[0] of shape (65536, 8192) takes 1.0 GiB; in 1 earlier call it took 0.000 GiB at most"
+    text = "arg[0] of shape (65536, 8192) takes 1.0 GiB; in 1 earlier call it took 0.000 GiB at most"
+    assert found.text == text
+    given = enumerate([tensor(1, 8192), tensor(65536, 8192)], 1)
+    records = [record for n, one in given for record in (call(n, "op", one), returned(n))]
+    assert [one.text for one in judged("ff401_giant_tensor", *records)] == [text]  # it came back on the host alone
