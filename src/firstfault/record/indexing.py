@@ -117,7 +117,16 @@ TRITON_ATTENTION = Indexing(
     ("*_fwd_*", "*_kernel*"), ("kv_indices", "kv_page_indices"), NAMED_ONLY, _CACHES, Unit.PAGES
 )
 TOKEN_POOL = Indexing(
-    ("*",), ("req_pool_indices", "req_pool_indices_ptr"), NAMED_ONLY, ("req_to_token", "req_to_token_ptr")
+    ("*",),
+    ("req_pool_indices", "req_pool_indices_ptr", "req_pool_indices_tensor"),
+    NAMED_ONLY,
+    ("req_to_token", "req_to_token_ptr"),
+)
+LATENT_CACHE = Indexing(
+    ("*mla_kv_buffer*", "*mla_kv_scale_buffer*"),
+    ("loc", "loc_ptr"),
+    NAMED_ONLY,
+    ("kv_buffer", "kv_buffer_ptr", "kv_buffer_fp8_ptr"),
 )
 POOLED_ATTENTION = Indexing(
     ("*attention*", "*attn*"),
@@ -127,7 +136,17 @@ POOLED_ATTENTION = Indexing(
     chosen_by=("req_pool_indices",),
 )
 
-TABLES = (CACHE_WRITE, PAGED_ATTENTION, TRITON_ATTENTION, POOLED_ATTENTION, TOKEN_POOL, EXPERTS, ROTARY, EMBEDDING)
+TABLES = (
+    CACHE_WRITE,
+    LATENT_CACHE,
+    PAGED_ATTENTION,
+    TRITON_ATTENTION,
+    POOLED_ATTENTION,
+    TOKEN_POOL,
+    EXPERTS,
+    ROTARY,
+    EMBEDDING,
+)
 """Those whose tables can be cut to the rows that are referred to."""
 
 

@@ -26,7 +26,8 @@ class Rows(msgspec.Struct, tag_field="kind", tag="rows", omit_defaults=True):
         per: how many indices fall into one row: 1, or the slots of a page.
         runs: begin and end of the rows that are there, ascending, the end not included.
         indices: keys of the arguments that hold the indices.
-        sum: of the whole tensor's elements, their bits taken as signed integers, modulo 2**64.
+        sum: of the whole tensor's words, taken as signed integers, modulo 2**64: of 64 bits each where its rows are
+            whole numbers of those, else its elements' bits.
         rest: the same of what is not there.
         rest_changed: whether the call wrote to what is not there; known once it has come to its end.
     """

@@ -17,7 +17,7 @@ import torch
 from firstfault.read.saved_call import SavedCall
 from firstfault.record import schema
 from firstfault.record.partial import Sample, decoded
-from firstfault.replay import partial, resolve, tensors
+from firstfault.replay import engines, partial, resolve, tensors
 from firstfault.replay.errors import NotRun
 from firstfault.replay.rebuild import Path, Rebuilder, shown
 
@@ -137,13 +137,14 @@ class Prepared:
             return _with_grad(placed[key], described)
 
         function, is_method = self._named_function()
+        self.notes += engines.ready()
         scope = getattr(function, "__globals__", {})
         builder = Rebuilder(tensor_at, self.objects, self.devices.of, scope)
         given = self.saved.given
         positional = [builder.value(value, (index,)) for index, value in enumerate(given.positional)]
         named = {name: builder.value(value, (name,)) for name, value in given.named.items()}
         if is_method:
-            function = getattr(builder.owner(), self.saved.metadata["function"]["name"])
+            function = _method(builder.owner(), self.saved.metadata["function"]["name"])
         return Arguments(positional, named, placed, names, function or _none, builder.missing)
 
     def again(self, device: str, function: Callable[..., Any]) -> Prepared:
@@ -204,6 +205,13 @@ class Prepared:
             return ": it was too large, and only a sample of it was saved (FIRSTFAULT_DUMP_TENSOR_MAX_BYTES)"
         lost = self.saved.lost()
         return f" ({next(iter(lost.values()))})" if lost else ""
+
+
+def _method(owner: Any, name: str) -> Any:
+    """A method of a rebuilt object: the class's own, where the object held the boundary that was put over that."""
+    if hasattr(type(owner), name):
+        vars(owner).pop(name, None)
+    return getattr(owner, name)
 
 
 def leaves(value: schema.Value, path: Path) -> list[tuple[schema.Tensor, Path]]:

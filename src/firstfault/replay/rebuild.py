@@ -38,6 +38,7 @@ _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "OrderedD
 _DEVICE = re.compile(r"device\(type='(\w+)'(?:, index=(\d+))?\)")
 _SLICE = re.compile(r"slice\((.+), (.+), (.+)\)")
 _TORCHS = re.compile(r"torch\.(\w+)")
+_TRITONS = re.compile(r"triton\.language\.(\w+)")
 _OF_MODULES = ("_modules", "_parameters", "_buffers")
 _CUDA = re.compile(r"cuda(:\d+)?")
 SAVE_MODULES = "record it with FIRSTFAULT_DUMP_MODULES=1 to save what it holds"
@@ -156,15 +157,22 @@ class Rebuilder:
 
     def _fields(self, value: schema.Mapping, path: Path) -> Any:
         """A dataclass, without running what it does to its fields when it is made."""
+        first = self._first(path)
+        if first in self._made:
+            return self._made[first]
         kind = self._class(value.name, path)
         made = object.__new__(kind)
-        self._made[path] = made
+        self._made[path] = self._made[first] = made
         for name, item in zip(value.keys, value.values, strict=True):
             object.__setattr__(made, name, self.value(item, (*path, name)))
         return made
 
+    def _first(self, path: Path) -> Path:
+        """Where the object at a path was met first: there the dump tells of it."""
+        return tuple(self._objects.get(path, {}).get("same", path))
+
     def _class(self, name: str, path: Path) -> Any:
-        told = self._objects.get(path)
+        told = self._objects.get(self._first(path))
         if told is not None and "class" in told:
             if told["class"].get("module") == "collections":
                 return {"OrderedDict": OrderedDict, "defaultdict": defaultdict, "deque": deque}[
@@ -251,6 +259,8 @@ def _plain_object(value: schema.Opaque, path: Path, device: Callable[[str], str]
         raise NotRun(f"{shown(path)} is {value.name} of which only the start was saved")
     if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and (match := _TORCHS.fullmatch(text)):
         return getattr(torch, match[1])
+    if value.name == "dtype" and (match := _TRITONS.fullmatch(text)):
+        return resolve.by_reference({"module": "triton.language", "qualname": match[1]})
     if value.name == "device":
         match = _DEVICE.fullmatch(text)
         name = (match[1] + (f":{match[2]}" if match[2] else "")) if match else text

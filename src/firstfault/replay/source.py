@@ -25,6 +25,7 @@ _CONTAINERS = {
 }
 _DEVICE = re.compile(r"device\(type='(\w+)'(?:, index=\d+)?\)")
 _TORCHS = re.compile(r"torch\.\w+")
+_TRITONS = re.compile(r"triton\.language\.(\w+)")
 _LITERAL = re.compile(r"(slice|range)\((?:None|-?\d+)(?:, (?:None|-?\d+)){1,2}\)")
 _SHORT_NAME = re.compile(r"[A-Za-z0-9_.:/+-]{0,64}")
 HIDDEN = "x"
@@ -123,6 +124,8 @@ class Source:
         text = value.repr or ""
         if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and _TORCHS.fullmatch(text):
             return text
+        if value.name == "dtype" and (match := _TRITONS.fullmatch(text)):
+            return self.function({"module": "triton.language", "qualname": match[1]})
         if value.name == "device":
             match = _DEVICE.fullmatch(text)
             return "torch.device(DEVICE)" if match is None or match[1] != "cpu" else 'torch.device("cpu")'

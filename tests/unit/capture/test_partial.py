@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from firstfault.capture import boundary
 from firstfault.capture import part as part_of
 from firstfault.capture import partial as parts
 from firstfault.capture.describe import Walk, describe_call
-from firstfault.capture.dump import by_key, input_key
+from firstfault.capture.dump import Dumper, by_key, input_key
+from firstfault.record import schema
 from firstfault.record.partial import Partial, Rows, Sample, decoded
 from firstfault.replay.partial import renumbered, restored
+from firstfault.settings import Level, Settings
 from tests.conftest import Record
 from tests.unit.recording import Recording, inputs_of, outputs_of, same
 
@@ -178,6 +182,17 @@ def test_rows_of_a_token_pool_are_chosen_by_its_requests() -> None:
     }  # fmt: skip
 
 
+def test_the_kernels_of_a_latent_cache_and_of_last_slots_name_theirs() -> None:
+    latent = torch.zeros(SLOTS, 1, 64)
+    found = chosen("mla.set_mla_kv_buffer_kernel", kv_buffer_ptr=latent, loc_ptr=torch.tensor([9, 9, 40]))
+    assert [(key, part.how) for key, part in found.items()] == [
+        ("kwarg_kv_buffer_ptr", Rows((SLOTS, 1, 64), 0, 1, [(0, 1), (9, 10), (40, 41)], ["kwarg_loc_ptr"]))
+    ]
+    pool = torch.zeros(4096, 512, dtype=torch.int32)
+    found = chosen("common.get_last_loc_kernel", req_to_token=pool, req_pool_indices_tensor=torch.tensor([3]))
+    assert isinstance(found["kwarg_req_to_token"].how, Rows)
+
+
 def test_places_are_named_by_the_schema_of_the_operator() -> None:
     library = torch.library.Library("firstfault_partial", "DEF")
     library.define("attention(Tensor q, Tensor page_table, Tensor k_cache) -> Tensor")
@@ -274,4 +289,65 @@ def test_foreign_metadata_is_left_out() -> None:
 
 def test_sums_wrap_as_sixty_four_bits_do() -> None:
     tensor = torch.full((2**18,), torch.iinfo(torch.int64).max)
-    assert part_of._sum(tensor) == (math.prod(tensor.shape) * torch.iinfo(torch.int64).max + 2**63) % 2**64 - 2**63
+    assert part_of._sum(tensor, 8) == (math.prod(tensor.shape) * torch.iinfo(torch.int64).max + 2**63) % 2**64 - 2**63
+
+
+@given(
+    st.sampled_from([torch.int8, torch.bfloat16, torch.float32, torch.int64]),
+    st.integers(1, 9),
+    st.sampled_from(["contiguous", "transposed", "shifted", "sliced"]),
+    st.sampled_from([0, 1]),
+)
+def test_a_write_is_told_to_be_in_the_rows_that_are_there_or_in_others(
+    dtype: torch.dtype, width: int, laid_out: str, inside: int
+) -> None:
+    """Whatever words are summed up: the rows that are kept and the rest have to be summed up in the same ones."""
+    whole = (torch.arange(64 * 20) % 7).to(dtype)
+    tensor = {
+        "contiguous": whole[: 8 * width].view(8, width),
+        "transposed": whole[: 8 * width].view(width, 8).t(),
+        "shifted": whole[1 : 1 + 8 * width].view(8, width),
+        "sliced": whole[: 8 * 2 * width].view(8, 2 * width)[:, :width],
+    }[laid_out]
+    part = part_of.Part(tensor, Rows(tuple(tensor.shape), 0, 1, [(0, 1), (3, 5)], ["arg_1"]), [("arg_0", tensor)])
+    before = part.copy()
+    assert part.changed_since(before) == []
+    tensor[4 if inside else 6] += 1
+    assert part.changed_since(before) == ["arg_0"]
+    assert isinstance(part.how, Rows)
+    assert part.how.rest_changed is not bool(inside)
+
+
+# --- what a dump costs
+
+
+class Made(TorchDispatchMode):
+    """Adds up the bytes of all that operators make, views left out: of copies, casts, masks and gathered rows."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.nbytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {item.untyped_storage().data_ptr() for item in args if isinstance(item, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in given:
+            self.nbytes += result.untyped_storage().nbytes()
+        return result
+
+
+@pytest.mark.parametrize("slots", [2**16, 2**20])
+def test_a_dump_makes_no_more_than_the_rows_however_large_the_cache_is(slots: int, tmp_path: Path) -> None:
+    """A cache takes half of a GPU: a copy of it, or only a mask, for each token that is written would be the end."""
+    keys, values = (torch.zeros(slots, 128, dtype=torch.bfloat16) for _ in range(2))
+    new, at = torch.ones(9, 128, dtype=torch.bfloat16), torch.arange(5, 14)
+    walk = Walk(dump=True)
+    described, _ = describe_call((new, new, keys, values, at), {}, walk)
+    dumper = Dumper(tmp_path, Settings(level=Level.DUMPS), 1)
+    with Made() as made:
+        opened = dumper.begin(schema.Call(1, 1, "kvcache.store_cache", args=described), walk.found, 0)
+        keys[5:14], values[5:14] = new, new
+        assert opened.finish(None, [], 0) == [(2,), (3,)]
+    rows = 10 * 256
+    assert 4 * rows < made.nbytes < 64 * rows
+    assert opened.nbytes < 16 * rows

@@ -51,6 +51,25 @@ class Stateful:
         return self.handle.fileno()
 
 
+class Configured:
+    """Objects that share one dataclass, as an engine's layer and the method that it runs share their options."""
+
+    def __init__(self, config: Config, inner: Configured | None = None) -> None:
+        self.config = config
+        self.inner = inner
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.inner is None or self.inner.config is self.config
+        return x * self.config.weight + self.config.eps
+
+
+def named_type(x: torch.Tensor, kind: Any) -> torch.Tensor:
+    import triton.language
+
+    assert kind is triton.language.float8e4nv
+    return x * kind.primitive_bitwidth
+
+
 class Stateless:
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         return x + 1

@@ -185,6 +185,35 @@ def test_what_needs_an_attribute_that_was_not_saved_is_not_run(record: Record) -
     assert "handle" in second.text
 
 
+def test_a_type_of_tritons_is_itself_again(record: Record) -> None:
+    tl = pytest.importorskip("triton.language")
+    folder = dumped(record, samples.named_type, torch.ones(3), tl.float8e4nv)
+    assert (replay := one(folder)).verdict is MATCH, replay.text
+    edit(folder, args=json.loads((folder / layout.METADATA).read_text())["args"][:1] + [
+        {"type": "object", "name": "dtype", "repr": "triton.language.no_such"}
+    ])  # fmt: skip
+    assert one(folder).verdict is NOT_RUN
+
+
+def test_a_method_that_was_made_a_boundary_of_its_object_is_that_of_its_class(record: Record) -> None:
+    found = record(10, dump_modules=True)
+    layer = samples.Configured(samples.Config(0.5, torch.ones(3)))
+    boundary.wrap_method_with_debug_kernel_once(layer, "apply", op_name="pkg.apply")
+    layer.apply(torch.arange(3.0))
+    [folder] = found.dumps()
+    assert (replay := one(folder)).verdict is MATCH, replay.text
+
+
+def test_a_dataclass_that_several_objects_hold_is_one_again(record: Record) -> None:
+    found = record(10, dump_modules=True)
+    config = samples.Config(0.5, torch.ones(3))
+    call(
+        samples.Configured.apply, samples.Configured(config, samples.Configured(config)), torch.ones(3), is_method=True
+    )
+    [folder] = found.dumps()
+    assert (replay := one(folder)).verdict is MATCH, replay.text
+
+
 # --- functions
 
 
