@@ -67,7 +67,7 @@ def named_type(x: torch.Tensor, kind: Any) -> torch.Tensor:
     import triton.language
 
     assert kind is triton.language.float8e4nv
-    return x * kind.primitive_bitwidth
+    return x * 2
 
 
 class Stateless:
