@@ -71,9 +71,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         recorded.folder.rename(folder / name)
         session = {"schema": 1, "versions": {"driver": "2.0" if name == "nan" else "1.9"}, "environment": {}}
         (folder / name / "session.json").write_text(json.dumps(session))
-    [process] = (folder / "good").glob("*/")
+    [process] = filter(Path.is_dir, (folder / "good").iterdir())
     shutil.copytree(process, folder / "twice" / "vm-1")
-    shutil.copytree(next((folder / "again").glob("*/")), folder / "twice" / "vm-2")
+    shutil.copytree(next(filter(Path.is_dir, (folder / "again").iterdir())), folder / "twice" / "vm-2")
     return folder
 
 

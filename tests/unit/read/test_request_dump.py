@@ -250,7 +250,7 @@ from firstfault.read.formats import request_dump
 from firstfault.record.requests import encode
 request_dump.MOST_PLAIN = 2**24
 resource.setrlimit(resource.RLIMIT_AS, (2000 * 2**20,) * 2)
-answers = {}
+answers, before = {}, set(sys.modules)
 for path in map(Path, sys.argv[1:]):
     began = time.monotonic()
     try:
@@ -259,7 +259,7 @@ for path in map(Path, sys.argv[1:]):
     except FirstFaultError as error:
         answer = str(error)
     answers[path.stem] = answer, time.monotonic() - began
-print(json.dumps([answers, sorted(set(sys.modules) & {"antigravity", "sglang", "dill", "torch", "subprocess"})]))
+print(json.dumps([answers, sorted((set(sys.modules) - before) & {"antigravity", "sglang", "dill", "torch", "subprocess"})]))
 """
 
 

@@ -92,7 +92,7 @@ class TestEnding:
         def ignore() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
-        look = python("import signal, sys; print(signal.getsignal(signal.SIGCHLD)); sys.exit(3)")
+        look = python("import signal, sys; print(int(signal.getsignal(signal.SIGCHLD))); sys.exit(3)")
         done = run(driven(tail, *look), preexec_fn=ignore)
 
         assert done.returncode == 3
