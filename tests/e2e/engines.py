@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -22,6 +21,7 @@ from typing import Any
 
 from firstfault.tools.children import below
 from tests.e2e.setup import HOME, MODEL, STAND_INS, python
+from tests.ports import free_port
 
 PROMPTS = tuple(f"hello number {number} world" for number in range(4))
 TOKENS = 24
@@ -213,10 +213,3 @@ def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     return ""
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

@@ -22,8 +22,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.engines import PROMPTS, Server, free_port, launch_line, serving
+from tests.e2e.engines import PROMPTS, Server, launch_line, serving
 from tests.e2e.setup import HERE, STAND_INS
+from tests.ports import free_port
 
 SLOW, SECONDS, CRASH = 37, 1.0, 200
 PLANTED = {

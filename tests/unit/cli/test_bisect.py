@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.unit.cli.command import command, run
 
 PROGRAMS = Path(__file__).parent.parent / "bisect"
@@ -82,12 +83,12 @@ def test_interrupting_it_ends_the_run(tmp_path: Path) -> None:
     words = command("bisect", "precision", "--plugin", "sglang", "--dir", tmp_path / "bisection", "--", *program)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
         journal = tmp_path / "bisection" / "bisect.jsonl"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (journal.exists() and b"began" in journal.read_bytes()):
             time.sleep(0.02)
         pid = json.loads(journal.read_text().splitlines()[-1])["pid"]
         running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 130
+        assert running.wait(60) == 130
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -156,12 +157,6 @@ def test_secrets_of_the_command_are_not_told(tmp_path: Path) -> None:
     assert "very-secret" not in done.stdout + done.stderr + (tmp_path / "bisection" / "bisect.jsonl").read_text()
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @pytest.fixture
 def serving(tmp_path: Path) -> list[str]:
     bodies = ({"text": "one"}, {"text": "two", "stream": True})
@@ -182,7 +177,7 @@ def test_a_server_is_started_asked_and_ended(tmp_path: Path, serving: list[str])
 
 def test_a_server_that_is_there_already_is_not_asked(tmp_path: Path, serving: list[str]) -> None:
     with socket.create_server(("127.0.0.1", int(serving[-1]))):
-        done = precision(tmp_path, *serving, faults(), timeout=30)
+        done = precision(tmp_path, *serving, faults(), timeout=120)
     assert done.returncode == 2
     assert "serves at" in done.stderr
 

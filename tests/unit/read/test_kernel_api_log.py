@@ -453,7 +453,7 @@ def limited_memory(path: Path, limit: int) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     command = [sys.executable, "-m", "firstfault", "report", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_memory, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_memory, timeout=240, check=False)
     assert done.returncode in (0, 3), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -189,7 +189,7 @@ def run_limited(*words: str, memory: int) -> subprocess.CompletedProcess[str]:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
     command = [sys.executable, "-m", "firstfault", *words]
-    return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, timeout=240, check=False)
 
 
 @pytest.mark.parametrize("make", ["folder", "fifo", "link to nowhere", "link to itself"])

@@ -41,9 +41,9 @@ def serving(handler: Handler) -> Iterator[str]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield f"http://127.0.0.1:{port[0]}"
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)

@@ -180,7 +180,7 @@ def test_a_server_that_hangs_costs_at_most_twice_the_timeout(
     starts = [one["at"] for one in json.loads((tmp_path / "b/metadata.json").read_text())["samples"]]
     # Each sample ends a timeout after its start; a machine under load is late with both, but begins no further one.
     assert starts[-1] - starts[0] <= timeout + 0.5
-    assert seconds < 20.0
+    assert seconds < 50.0
     assert done.problems
     assert json.loads((tmp_path / "b/health.txt.error.json").read_text())["error"] == "TimeoutError: timed out"
 
@@ -205,7 +205,7 @@ async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 def test_endless_bodies_and_bombs_are_bounded(tmp_path: Path) -> None:
     with serving(floods) as url:
-        done = collect(Client(url, timeout=20.0, most_bytes=4 * 2**20), tmp_path / "b", ONCE)
+        done = collect(Client(url, timeout=120.0, most_bytes=4 * 2**20), tmp_path / "b", ONCE)
     told = {problem.partition(": ")[0]: problem for problem in done.problems}
     assert "BodyTooLarge" in told["/metrics"]
     assert "BodyTooLarge" in told["/model_info"]

@@ -78,7 +78,7 @@ def test_errors_are_results() -> None:
 
 def test_a_server_that_dies_ends_the_replay() -> None:
     engine = FakeEngine(dies_from=3)
-    done = run(engine, [ask(1, t=0.0), ask(3, t=0.01), ask(1, t=0.3)], Plan(repeat=2))
+    done = run(engine, [ask(1, t=0.0), ask(3, t=0.01), ask(1, t=1.0)], Plan(repeat=2))
     assert not done.alive
     assert [(one.state, one.error) for one in sent(done)][1:] == [
         ("unfinished", "RemoteProtocolError: Server disconnected without sending a response."), ("unfinished", NOT_SENT),

@@ -75,14 +75,14 @@ def listening(folder: Path, answer: bytes | None) -> tuple[dict[str, str], threa
 
     thread = threading.Thread(target=wait)
     thread.start()
-    ready.wait(10)
+    assert ready.wait(60)
     return environ, thread
 
 
 def test_a_process_that_listens_gives_one(tmp_path: Path) -> None:
     sample = core(tmp_path / "sample").read_bytes()
     environ, thread = listening(tmp_path, sample)
-    found = core_dumps.trigger(os.getpid(), environ, "vm", 20)
+    found = core_dumps.trigger(os.getpid(), environ, "vm", 60)
     thread.join()
     assert found.read_bytes() == sample
 

@@ -29,6 +29,8 @@ MOST_AHEAD = 2**20
 """Bytes that a client may send before the answer to what it sent has ended."""
 IDLE_SECONDS = 75.0
 """How long a client may be silent between two requests, or within one."""
+LINGER_SECONDS = 2.0
+"""How long what a refused client still sends is read, and thrown away."""
 _PIECE = 2**16
 
 
@@ -87,6 +89,7 @@ class Connection:
             body = await self._body()
         except (h11.RemoteProtocolError, Refused) as error:
             await self._refuse(getattr(error, "status", 0) or getattr(error, "error_status_hint", 400), str(error))
+            await self._linger()
             return False
         self.busy = True
         try:
@@ -213,6 +216,16 @@ class Connection:
         await self._send(h11.Response(status_code=status, headers=headers))
         await self._send(h11.Data(data=data))
         await self._send(h11.EndOfMessage())
+
+    async def _linger(self) -> None:
+        """Read on for a while: a connection that is closed while something comes in is reset, and the answer lost."""
+        self._writer.write_eof()
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._rest(), LINGER_SECONDS)
+
+    async def _rest(self) -> None:
+        while await self._reader.read(_PIECE):
+            pass
 
 
 async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,9 +21,12 @@ import pytest
 
 from firstfault.cli import main
 from firstfault.cli.triage import options
+from tests.ports import free_port
 
 DATA = Path(__file__).parents[2] / "data" / "requests"
 TINY = Path(__file__).parents[2] / "replay" / "tiny_server.py"
+DEADLINE = 60.0
+"""Seconds after which a test stops waiting for what should take none."""
 
 
 def typed(
@@ -222,9 +224,7 @@ def test_a_length_is_found_from_the_command_line(triage: Any, engine: str, tmp_p
 
 
 def test_a_length_that_kills_the_server_is_found_with_a_new_server_each_time(triage: Any, tmp_path: Path) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
+    port = free_port()
     path = requests_file(tmp_path, 2, 12, state="unfinished")
     status, out, err = triage(
         "replay", path, "--base-url", f"http://127.0.0.1:{port}", "--launch", f"exec '{sys.executable}' '{TINY}' {port} 10",
@@ -245,9 +245,7 @@ def test_what_cannot_be_shrunk_is_refused_before_anything_is_sent(triage: Any, e
 
 
 def test_no_server_cannot_tell(triage: Any, tmp_path: Path) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     status, _, err = triage("replay", requests_file(tmp_path, 1), "--base-url", url)
     assert status == 125
     assert "no server answers" in err
@@ -290,9 +288,7 @@ def test_a_harness_holds_what_was_asked_for(triage: Any, tmp_path: Path) -> None
 
 
 def test_the_whole_way(triage: Any, engine: str, tmp_path: Path) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
+    port = free_port()
     out_folder = tmp_path / "incident"
     line = f"exec '{sys.executable}' '{TINY}' {port} 10"
     path = requests_file(tmp_path, 9, state="unfinished")
@@ -359,15 +355,13 @@ def test_the_proxy_runs_until_it_is_told_to_end(engine: str, tmp_path: Path) -> 
             assert json.load(answer)["text"] == "a"
         process.send_signal(signal.SIGINT)
         told = process.stderr.read()
-        assert process.wait(30) == 0
+        assert process.wait(DEADLINE) == 0
     assert "1 request was saved" in told
     assert b"planted" not in out.read_bytes()
 
 
 def test_a_replay_that_is_ended_stops_its_server(tmp_path: Path) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
+    port = free_port()
     line = f"echo $$ > '{tmp_path / 'pid'}'; exec sleep 600"
     url = f"http://127.0.0.1:{port}"
     words = [
@@ -384,10 +378,10 @@ def test_a_replay_that_is_ended_stops_its_server(tmp_path: Path) -> None:
     ]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen([*words, "--log", str(tmp_path / "log")], env=environ, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.terminate()
-        assert process.wait(30) == 130
+        assert process.wait(DEADLINE) == 130
     assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
