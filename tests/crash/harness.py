@@ -63,8 +63,8 @@ class Warm:
         stdout, stderr = cwd / "stdout.txt", cwd / "stderr.txt"
         request = {"argv": argv, "environ": environment(**environ), "cwd": str(cwd)}
         self._send(request | {"stdout": str(stdout), "stderr": str(stderr)})
-        pid, status = self._answer()["pid"], self._answer()["status"]
-        return Ended(pid, status, stdout.read_text(), stderr.read_text())
+        answer = self._answer()
+        return Ended(answer["pid"], answer["status"], stdout.read_text(), stderr.read_text())
 
     def close(self) -> None:
         """End the server."""
@@ -78,6 +78,7 @@ class Warm:
         self._server.stdin.flush()
 
     def _answer(self) -> dict[str, int]:
+        """The one line that answers a request: of two, the second could wait in our own buffer, unseen by ``select``."""
         assert self._server.stdout is not None
         ready, _, _ = select.select([self._server.stdout], [], [], DEADLINE)
         assert ready, "the program did not end"

@@ -5,7 +5,7 @@ the program as the interpreter would: an exception that nobody catches, ``sys.ex
 own end all happen for real. firstfault is imported by the program, if by anything.
 
 stdin, one JSON line each:  {"argv": [...], "environ": {...}, "cwd": "...", "stdout": "...", "stderr": "..."}
-stdout, two for each:       {"pid": 4242}    {"status": -9}
+stdout, one for each:       {"pid": 4242, "status": -9}
 """
 
 import gc
@@ -25,8 +25,8 @@ def serve() -> dict[str, Any] | None:
         child = os.fork()
         if child == 0:
             return request
-        print(json.dumps({"pid": child}), flush=True)
-        print(json.dumps({"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}), flush=True)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps({"pid": child, "status": status}), flush=True)
     return None
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault.capture import archive, describe, snapshot
+from tests.unit.descriptors import opened
 from tests.unit.recording import bits, loaded, same
 
 DTYPES = sorted(
@@ -176,7 +177,7 @@ def writers(held: snapshot.Snapshot) -> list[Callable[[Path], int]]:
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_full_disk_leaves_no_part_of_a_file(which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = writers(taken({"x": torch.ones(2**17)}))[which]
-    open_files = len(os.listdir("/proc/self/fd"))
+    open_files = opened()
 
     def full(*args: Any, **kwargs: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")

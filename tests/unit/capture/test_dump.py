@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from firstfault.capture import archive, boundary, dump, snapshot
 from firstfault.record import layout, schema
 from tests.conftest import Record
+from tests.unit.descriptors import opened
 from tests.unit.recording import Recording, bits, inputs_of, outputs_of, recording, same
 
 
@@ -524,7 +525,7 @@ def test_a_disk_that_fails_at_any_write(
     healthy, failed = 0, True
     while failed:
         with monkeypatch.context() as patch, recording(tmp_path / f"{healthy}", 10) as found:
-            x, open_files = torch.ones(4), len(os.listdir("/proc/self/fd"))
+            x, open_files = torch.ones(4), opened()
             disk = FailingDisk(patch, healthy, torn=torn)
             notes = list(range(50)) if large else []
             if raising:
@@ -590,7 +591,7 @@ def test_metadata_is_whole_however_long_it_grows_or_shrinks(tmp_path: Path, size
 def test_no_descriptor_is_left_open(record: Record) -> None:
     record(10)
     call(lambda x: x, torch.ones(1))
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened()
     for count in range(5):
         call(lambda x, n: x, torch.ones(1), list(range(60 * count)))
     assert len(os.listdir("/proc/self/fd")) == before

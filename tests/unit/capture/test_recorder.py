@@ -20,6 +20,7 @@ from firstfault.capture import boundary, guard, recorder
 from firstfault.record import schema, text_log
 from firstfault.settings import Level
 from tests.conftest import Record
+from tests.unit.descriptors import opened
 from tests.unit.recording import Recording, first_argument
 
 
@@ -385,7 +386,7 @@ def test_the_header_names_the_process(record: Record) -> None:
 
 
 def test_no_descriptor_is_left_open(record: Record) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened()
     record(10)
     call(lambda x: x, torch.ones(2))
     record(0)

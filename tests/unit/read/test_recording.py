@@ -19,6 +19,7 @@ from firstfault.read.events import Replayed
 from firstfault.read.formats.joins import Statistics
 from firstfault.read.formats.recording import Recording
 from firstfault.record import codec, schema
+from tests.unit.descriptors import opened
 from tests.unit.read import samples
 from tests.unit.read.samples import call, header, raised, recording, returned, tensor
 from tests.unit.read.strategies import ARGUMENTS, NAMED_ARGUMENTS, OPS, VALUES
@@ -318,7 +319,7 @@ def test_following_holds_one_file_a_process(tmp_path: Path) -> None:
     for segment in range(2, 60):
         recording(tmp_path, [header(segment=segment)], segment=segment)
     following = Recording(path).follow()
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened()
     assert len(next(following)) == 59
     assert len(os.listdir("/proc/self/fd")) - before == 1
 

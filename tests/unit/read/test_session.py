@@ -17,6 +17,7 @@ from firstfault.read.formats.dump_folder import DumpFolder
 from firstfault.read.formats.kernel_api_log import KernelApiLog
 from firstfault.read.formats.recording import Recording
 from firstfault.read.session import open_source
+from tests.unit.descriptors import opened
 from tests.unit.read import samples
 
 
@@ -91,7 +92,7 @@ def test_files_are_opened_only_where_they_are_some(tmp_path: Path) -> None:
         read_whole(file, 9)
     assert read_end(file, 4) == b"6789"
     assert read_end(file, 100) == b"0123456789"
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened()
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for path in (fifo, tmp_path, Path("/dev/zero"), tmp_path / "nothing"):

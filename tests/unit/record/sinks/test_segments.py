@@ -10,6 +10,7 @@ import pytest
 
 from firstfault.record import layout
 from firstfault.record.sinks.segments import Segments
+from tests.unit.descriptors import opened
 
 HEADER = b"header 1\n"
 LINE = b"0123456789\n"
@@ -47,7 +48,7 @@ def test_a_record_larger_than_a_segment_is_kept_whole(tmp_path: Path) -> None:
 def test_a_header_that_does_not_fit_the_disk_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = segments(tmp_path, len(HEADER) + len(LINE))
     sink.write(LINE)
-    before = os.listdir("/proc/self/fd")
+    before = opened()
     real = os.write
 
     def half(fd: int, data: bytes) -> int:
@@ -60,14 +61,14 @@ def test_a_header_that_does_not_fit_the_disk_is_tried_again(tmp_path: Path, monk
         for _ in range(3):
             with pytest.raises(OSError, match="No space left"):
                 sink.write(LINE)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(os.listdir("/proc/self/fd")) == before
     sink.write(LINE)
     sink.close()
     assert contents(tmp_path) == [HEADER + LINE, b"header 2\n" + LINE]
 
 
 def test_closing_gives_every_descriptor_back(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened()
     sink = segments(tmp_path, 20)
     for _ in range(10):
         sink.write(LINE)

@@ -376,9 +376,12 @@ def test_who_never_stops_sending_is_not_read_for_ever(tmp_path: Path, monkeypatc
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(post(b"")[:-4].replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"\r\n\r\n")
         with pytest.raises(ConnectionError):
-            while True:
-                writer.write(b"1000\r\n" + bytes(0x1000) + b"\r\n")
-                await writer.drain()
+            await sends_for_ever(writer)
+
+    async def sends_for_ever(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"1000\r\n" + bytes(0x1000) + b"\r\n")
+            await writer.drain()
 
     through(streaming(*EVENTS), tmp_path / "r.jsonl", client)
 
