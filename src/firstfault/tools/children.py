@@ -58,8 +58,8 @@ class Children:
         if identity in self._known or not words:
             return
         why = _why_not(pid, words, self._hook)
-        if why is None:
-            return  # it may run another program later
+        if why is None or _words(pid) != words:
+            return  # it may run another program later, or has begun to between two looks at it
         self._known.add(identity)
         command = [word[:_LONGEST_WORD] for word in self._redact(words[:_LONGEST_COMMAND])]
         line = json.dumps({"pid": pid, "command": command, "why": why})

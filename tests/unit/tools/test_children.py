@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault.tools import children
+from tests.unit.tools.running import until
 
 HOOK = "/where/the/hook is"
 WAIT = "import sys; print('ready', flush=True); sys.stdin.readline()"
@@ -119,6 +120,28 @@ def test_dead_one_that_was_not_waited_for(tmp_path: Path) -> None:
 
     assert looked(tmp_path, dead.pid) == []
     dead.wait()
+
+
+def test_one_that_becomes_another_program_under_our_eyes(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name would be that of one program, and its environment that of the next."""
+    becomes = WAIT + "; import os; os.execv('/bin/cat', ['cat'])"
+    process = start(sys.executable, "-S", "-c", becomes)
+    real = children._why_not
+
+    def meanwhile(pid: int, words: list[str], hook: str) -> str | None:
+        why = real(pid, words, hook)
+        if why is not None:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            until(lambda: children._words(pid) == ["cat"], "the other program")
+        return why
+
+    monkeypatch.setattr(children, "_why_not", meanwhile)
+
+    assert looked(tmp_path, process.pid, times=2) == []
 
 
 def test_many_below_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
