@@ -21,7 +21,7 @@ import torch
 
 from firstfault.capture import compiled, describe, guard
 from firstfault.capture.in_c import InC, labels
-from firstfault.capture.open_call import OpenCall, Thread
+from firstfault.capture.open_call import OpenCall, Thread, parent_in
 from firstfault.capture.repeats import Layout, Repeats, tells_all
 from firstfault.capture.sites import site_of_caller
 from firstfault.record import codec, schema
@@ -70,7 +70,7 @@ class BlackBox(InC):
         recorder, calls = self.recorder, thread.calls
         call = BlackBoxCall(self, recorder.numbers.next(), op, thread)
         where = (op, target, site_of_caller())
-        record = schema.Call(call.n, time_ns(), "", "boundary", calls[-1].n if calls else 0, thread.tid)
+        record = schema.Call(call.n, time_ns(), "", "boundary", parent_in(calls), thread.tid)
         markers = recorder.markers or recorder.open_markers()
         if markers is not None:
             call.markers = markers

@@ -170,10 +170,10 @@ def wrap(
             call.mutates = mutates
         try:
             result = run(*args, **kwargs)
+            call.returned(result)
         except BaseException as error:
             call.raised(error)
             raise
-        call.returned(result)
         return result
 
     setattr(boundary, WRAPPED, True)

@@ -131,8 +131,8 @@ def _replay_alone(hooks: Hooks, original: Callable[[], Any], number: int) -> Any
         return original()
     try:
         result = original()
+        call.returned(result)
     except BaseException as error:
         call.raised(error)
         raise
-    call.returned(result)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Collection
@@ -30,6 +31,20 @@ class Thread:
         self.calls: list[Any] = []
         self.busy = False
         self.tid = threading.get_native_id()
+
+
+def parent_in(calls: list[Any]) -> int:
+    """The number of the call that a thread is in; 0 for none.
+
+    A signal's handler may raise where a call has begun and its boundary does not hold it yet. Nothing else ends such
+    a call, so what the thread's list alone holds is let go of.
+    """
+    while calls and sys.getrefcount(calls[-1]) <= _HELD_BY_LIST:
+        calls.pop()
+    return calls[-1].n if calls else 0
+
+
+_HELD_BY_LIST = 2  # by the list, and by ``getrefcount``
 
 
 class OpenCall:

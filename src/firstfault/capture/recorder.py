@@ -143,7 +143,7 @@ class Recorder:
         """Write that a call begins, and save its inputs at level 10."""
         n = self.numbers.next()
         calls = thread.calls
-        record = schema.Call(n, time.time_ns(), op, target, calls[-1].n if calls else 0, thread.tid)
+        record = schema.Call(n, time.time_ns(), op, target, open_call.parent_in(calls), thread.tid)
         record.collective = collective
         if self._record is not None:
             record.site = site_of_caller()
@@ -335,8 +335,8 @@ def _begin(
     thread = recorder.threads.current
     if thread.busy:  # recording itself, or a signal handler or ``__del__`` in the middle of it
         return None
-    thread.busy = True
     depth = len(thread.calls)
+    thread.busy = True  # with nothing between it and ``try`` where a signal's handler could raise
     try:
         if recorder.values is not None:
             recorder.values.stop_on_nan()

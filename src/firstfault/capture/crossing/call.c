@@ -370,12 +370,24 @@ static int leave(Call *call)
     return 1;
 }
 
+/* The number of the call that a thread is in; 0 for none. As parent_in in open_call.py, it lets go of calls that their
+ * boundary never came to hold: a signal's handler raised where they had begun. */
+static unsigned long long parent_in(PyObject *calls)
+{
+    Py_ssize_t depth = PyList_GET_SIZE(calls);
+    while (depth > 0 && Py_REFCNT(PyList_GET_ITEM(calls, depth - 1)) == 1 &&
+           PyList_SetSlice(calls, depth - 1, depth, NULL) == 0) {
+        depth = PyList_GET_SIZE(calls);
+    }
+    PyErr_Clear();
+    return depth > 0 ? number_of(PyList_GET_ITEM(calls, depth - 1)) : 0;
+}
+
 /* Put a call on its thread's stack, with the next number; whether that could be done. */
 static int call_push(Box *box, Thread *thread, PyObject *op, int is_marked, Call **begun, unsigned long long *parent)
 {
     Call *call = call_new(box, thread, op);
-    Py_ssize_t depth = PyList_GET_SIZE(thread->calls);
-    *parent = depth > 0 ? number_of(PyList_GET_ITEM(thread->calls, depth - 1)) : 0;
+    *parent = parent_in(thread->calls);
     if (call == NULL || PyList_Append(thread->calls, (PyObject *)call) < 0) {
         PyErr_Clear();
         Py_XDECREF((PyObject *)call);

@@ -89,15 +89,15 @@ def _mode_class() -> type:
             call = begin(str(func), TARGET, args, kwargs, 0, None, (func, None)) if is_real else None
             if call is None:
                 return func(*args, **kwargs)
-            if func not in writes:
-                writes[func] = written_arguments([func])
-            call.mutates = writes[func]
             try:
+                if func not in writes:
+                    writes[func] = written_arguments([func])
+                call.mutates = writes[func]
                 result = func(*args, **kwargs)
+                call.returned(result)
             except BaseException as error:
                 call.raised(error)
                 raise
-            call.returned(result)
             return result
 
     return Recording

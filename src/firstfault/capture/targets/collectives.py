@@ -87,10 +87,10 @@ def _recorded(original: Callable[..., Any], name: str, c10d: ModuleType) -> Call
             return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
+            call.returned(result)
         except BaseException as error:
             call.raised(error)
             raise
-        call.returned(result)
         return result
 
     return collective

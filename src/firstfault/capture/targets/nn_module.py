@@ -88,10 +88,10 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         try:
             result = original(self, *args, **kwargs)
+            call.returned(result)
         except BaseException as error:
             call.raised(error)
             raise
-        call.returned(result)
         return result
 
     _pass_over(call_module)

@@ -86,12 +86,12 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         within.operator = told.operator
         try:
             result = original(self, *args, **kwargs)
+            call.returned(result)
         except BaseException as error:
             call.raised(error)
             raise
         finally:
             within.operator = outer
-        call.returned(result)
         return result
 
     return call_operator

@@ -60,15 +60,15 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         call.mutates = writes
-        dump = getattr(call, "dump", None)
-        if dump is not None and callable(grid):
-            grid = _told(grid, dump)
         try:
+            dump = getattr(call, "dump", None)
+            if dump is not None and callable(grid):
+                grid = _told(grid, dump)
             result = original(self, *args, grid=grid, warmup=warmup, **kwargs)
+            call.returned(None)
         except BaseException as error:
             call.raised(error)
             raise
-        call.returned(None)
         return result
 
     return run
