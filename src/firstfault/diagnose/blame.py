@@ -133,20 +133,20 @@ def _property(culprit: Call, argument: str) -> tuple[Shows, str]:
     use = next((use for use in contracts.uses(culprit) if use.label == argument), None)
     if tensor is None:
         return (lambda given: None), "is no tensor"
-    if use is not None and _outside(tensor, use.bound.limit, use.allowed):
-        limit, allowed = use.bound.limit, use.allowed
-        words = f"holds {use.what} from {tensor.min} to {tensor.max}, and they must be below {limit}, {use.bound.of}"
-        return (lambda given: _outside(given, limit, allowed) if contracts.is_integer(given) else _bad(given)), words
+    if use is not None and _outside(use, tensor):
+        bound = f"{use.bound.limit}, {use.bound.of}"
+        words = f"holds {use.what} from {tensor.min} to {tensor.max}, and they must be below {bound}"
+        return (lambda given: _outside(use, given) if contracts.is_integer(given) else _bad(given)), words
     if not_finite(tensor):
         return _bad, f"holds {tensor.nan_count or 0:,} NaN and {tensor.inf_count or 0:,} infinities"
     return (lambda given: _bad(given) or None), "shows nothing that is known to be wrong"
 
 
-def _outside(tensor: schema.Tensor, limit: int, allowed: frozenset[int]) -> bool | None:
-    low, high = whole(tensor.min), whole(tensor.max)
-    if low is None or high is None:
+def _outside(use: contracts.Use, tensor: schema.Tensor) -> bool | None:
+    """Whether a tensor holds what indexes nothing; None where that was not measured."""
+    if whole(tensor.min) is None or whole(tensor.max) is None:
         return None
-    return high >= limit or (low < 0 and low not in allowed)
+    return use.outside(tensor) is not None
 
 
 def _bad(tensor: schema.Tensor) -> bool | None:
@@ -187,7 +187,7 @@ def _inputs(call: Call) -> tuple[list[str], bool]:
     bad, unknown = [], False
     for label, tensor in call.given:
         use = bounds.get(label)
-        told = _outside(tensor, use.bound.limit, use.allowed) if use is not None else _bad(tensor)
+        told = _outside(use, tensor) if use is not None else _bad(tensor)
         unknown = unknown or (told is None and 0 not in tensor.shape)
         if told:
             bad.append(label)

@@ -16,12 +16,13 @@ from typing import NamedTuple, TypeAlias
 
 from firstfault.read.calls import Call
 from firstfault.read.formats.values import elements
+from firstfault.read.tensors import whole
 from firstfault.record import indexing, schema
 from firstfault.record.indexing import Indexing, Key
 
 PADDING = frozenset({-1})
 IGNORED = frozenset({-100, -1})
-"""Targets that a loss leaves out, as ``ignore_index`` of torch has it."""
+"""Targets that a loss leaves out unless it tells others, as ``ignore_index`` of torch does."""
 
 
 class Bound(NamedTuple):
@@ -39,7 +40,17 @@ class Use(NamedTuple):
     what: str
     bound: Bound
     allowed: frozenset[int] = frozenset()
-    """Negative values that mean that there is none."""
+    """Values that mean that there is none."""
+
+    def outside(self, tensor: schema.Tensor) -> int | None:
+        """The value of a tensor that indexes nothing; None where all do, as far as smallest and largest tell.
+
+        A largest one that means that there is none may hide another that does not.
+        """
+        low, high = whole(tensor.min), whole(tensor.max)
+        if high is not None and high >= self.bound.limit and high not in self.allowed:
+            return high
+        return low if low is not None and low < 0 and low not in self.allowed else None
 
 
 class Arguments:
@@ -79,13 +90,15 @@ class Contract:
             taken where none is named so.
         what: what the indices number.
         limit: what they must stay below.
-        allowed: negative values that mean that there is none.
+        allowed: negative values that mean that there is none, where the call does not tell.
+        told_by: the arguments in which a call tells the value that means so.
     """
 
     of: Indexing
     what: str
     limit: Limit
     allowed: frozenset[int] = frozenset()
+    told_by: tuple[Key, ...] = ("padding_idx", "pad_slot_id")
 
     def uses(self, arguments: Arguments) -> Iterator[Use]:
         """The argument of a call that holds the indices, if it can be told."""
@@ -94,7 +107,8 @@ class Contract:
             found = arguments.integers()
         bound = self.limit(arguments, found[0]) if found is not None else None
         if found is not None and bound is not None and bound.limit > 0:
-            yield Use(*found, self.what, bound, self.allowed)
+            told = arguments.number(*self.told_by)
+            yield Use(*found, self.what, bound, frozenset({told[1]}) if told is not None else self.allowed)
 
 
 def uses(call: Call) -> Iterator[Use]:
@@ -172,7 +186,7 @@ def _blocks(arguments: Arguments, ids: str) -> Bound | None:
 
 def _source(arguments: Arguments, ids: str) -> Bound | None:
     """The extent of the source along the dimension that is indexed."""
-    source, dim = arguments.tensor("input", "src", "source", "x", 0), arguments.number("dim", 1)
+    source, dim = arguments.tensor("input", "src", "source", "x", 0), arguments.number("dim", 1, 2)
     if source is None or source[0] == ids or not source[1].shape:
         return None
     at = dim[1] if dim is not None else 0
@@ -197,6 +211,6 @@ CONTRACTS = (
     Contract(indexing.CACHE_WRITE, "cache slots", _slots, PADDING),
     Contract(indexing.PAGED_ATTENTION, "cache blocks", _blocks, PADDING),
     Contract(indexing.GATHER, "indices", _source),
-    Contract(indexing.CLASSES, "class ids", _classes, IGNORED),
+    Contract(indexing.CLASSES, "class ids", _classes, IGNORED, ("ignore_index", 4)),
 )
 """Of SGLang, vLLM, FlashInfer and torch, in the spelling of each; of two that a name matches, the first holds."""

@@ -5,9 +5,9 @@
     *attn*             block_table    →  k_cache       pages of it
     *embedding*        input_ids      →  weight        rows of it
 
-Operators are recognised by the last part of their name, arguments by the names that SGLang, vLLM, FlashInfer and
-torch give them, else by their place. A dump keeps of a large table the rows that a call's indices refer to, and
-diagnosis holds the indices against the size of what they index: both from this one list.
+Operators are recognised by their own name, without namespace and overload, arguments by the names that SGLang, vLLM,
+FlashInfer and torch give them, else by their place. A dump keeps of a large table the rows that a call's indices refer
+to, and diagnosis holds the indices against the size of what they index: both from this one list.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ class Indexing:
     """Operators, which of their arguments holds indices, and into which others.
 
     Attributes:
-        patterns: of the last part of the operator's name, in lower case.
+        patterns: of the operator's own name, in lower case.
         names, places: of the argument that holds the indices, tried in this order.
         tables: the arguments that are indexed, by name or place; all of them that are there.
         unit: what an index numbers.
         chosen_by: names of the argument that says which rows of the indices count, where not all do.
         size: names of the argument whose rows are as large as what one slot holds.
+        but: patterns of operators that are not meant, though their names match.
     """
 
     patterns: tuple[str, ...]
@@ -53,11 +54,30 @@ class Indexing:
     unit: Unit = Unit.ROWS
     chosen_by: tuple[str, ...] = ()
     size: tuple[Key, ...] = ()
+    but: tuple[str, ...] = ()
 
     def matches(self, op: str) -> bool:
         """Whether an operator is one of these."""
-        name = op.rpartition(".")[2].lower()
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
+        name = own_name(op).lower()
+        return _is_any(name, self.patterns) and not _is_any(name, (_BACKWARD, *self.but))
+
+
+_BACKWARD = "*backward*"
+"""What computes gradients has other arguments in the places of those that the operator itself has."""
+
+
+def own_name(op: str) -> str:
+    """An operator's name without namespace and overload: ``embedding`` of ``aten.embedding.default``."""
+    parts = op.split(".")
+    if parts[:2] == ["torch", "ops"] and len(parts) > 3:
+        return parts[3]
+    if len(parts) > 2 and (parts[-1] == "default" or (parts[0] == "aten" and len(parts) == 3)):
+        return parts[-2]
+    return parts[-1]
+
+
+def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 NAMED_ONLY = (-1,)
@@ -110,7 +130,11 @@ GATHER = Indexing(
     ("*gather*", "*index_select*", "*index_add*", "*index_copy*", "*scatter*", "*take_along*"),
     ("index", "indices", "idx"),
     (2, 1),
-)
+    but=(
+        "*all_gather*", "*allgather*", "*reduce_scatter*",  # of process groups
+        "slice_scatter*", "select_scatter*", "diagonal_scatter*", "as_strided_scatter*", "masked_scatter*",
+    ),
+)  # fmt: skip
 CLASSES = Indexing(("*cross_entropy*", "*nll_loss*"), ("target", "labels"), (1,))
 
 TRITON_ATTENTION = Indexing(

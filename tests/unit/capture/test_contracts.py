@@ -11,6 +11,7 @@ import torch
 from firstfault.capture import contracts
 from firstfault.capture.boundary import wrap
 from firstfault.capture.contracts import contract
+from firstfault.capture.targets import aten
 from firstfault.record import codec, layout, schema
 from tests.conftest import Record
 from tests.unit.recording import Recording
@@ -117,3 +118,16 @@ def test_operators_know_their_parameters_by_their_schema() -> None:
 def test_what_cannot_be_held_against_a_call_is_refused(declare: Callable[[], None], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         declare()
+
+
+def test_operators_of_pytorch_know_their_arguments_by_name(record: Record) -> None:
+    recording = record(3, text_dest=None)
+    contract("aten.embedding*", "indices", index_into="weight")
+    aten.install(torch)
+    try:
+        torch.nn.functional.embedding(torch.tensor([2, 3]), torch.ones(4, 2))
+    finally:
+        aten.uninstall()
+    assert [(found.op, found.place, found.into_place) for found in written(recording)] == [
+        ("aten.embedding.default", 1, 0)
+    ]

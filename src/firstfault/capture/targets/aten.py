@@ -66,8 +66,8 @@ def _in_mode(original: Callable[..., Any]) -> Callable[..., Any]:
 def _mode_class() -> type:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from firstfault.capture import guard, recorder
-    from firstfault.capture.custom_op import written_arguments
+    from firstfault.capture import contracts, guard, recorder
+    from firstfault.capture.custom_op import parameters, written_arguments
 
     begin = recorder.begin
     fake = guard.fake
@@ -86,12 +86,13 @@ def _mode_class() -> type:
         ) -> Any:
             kwargs = kwargs or {}
             is_real = _patches.active and not fake()
+            if is_real and func not in writes:
+                contracts.know(str(func), parameters([func]))
+                writes[func] = written_arguments([func])
             call = begin(str(func), TARGET, args, kwargs, 0, None, (func, None)) if is_real else None
             if call is None:
                 return func(*args, **kwargs)
             try:
-                if func not in writes:
-                    writes[func] = written_arguments([func])
                 call.mutates = writes[func]
                 result = func(*args, **kwargs)
                 call.returned(result)

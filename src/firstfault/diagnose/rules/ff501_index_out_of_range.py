@@ -129,13 +129,14 @@ def breaks_contract(call: Call) -> bool:
 
 
 def _breaches(use: Use) -> Iterator[_Broken]:
-    low, high = whole(use.tensor.min), whole(use.tensor.max)
-    if high is not None and high >= use.bound.limit:
-        text = f"{use.label} holds {use.what} up to {high}, beyond {use.bound.limit}, {use.bound.of}"
-        yield _Broken(use.label, high, Confidence.HIGH, text)
-    elif low is not None and low < 0 and low not in use.allowed:
-        text = f"{use.label} holds {use.what} down to {low}, which wraps or lies before the start"
-        yield _Broken(use.label, low, Confidence.HIGH, text)
+    value = use.outside(use.tensor)
+    if value is None:
+        return
+    if value >= 0:
+        text = f"{use.label} holds {use.what} up to {value}, beyond {use.bound.limit}, {use.bound.of}"
+    else:
+        text = f"{use.label} holds {use.what} down to {value}, which wraps or lies before the start"
+    yield _Broken(use.label, value, Confidence.HIGH, text)
 
 
 def _by_complaint(suspect: Suspect) -> list[_Broken]:
