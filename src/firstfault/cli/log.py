@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 OP_HELP = "Only calls whose whole name matches this shell-style pattern, as in '*.rmsnorm'."
+NUMBERS_HELP = "Say in each block the number of its call, as trace, replay and report use it: call=37."
 LAST_HELP = "Only the last so many calls of each process; not with --follow."
 FOLLOW_HELP = "Go on as records are written, until all of a recording has ended or Ctrl-C; not with --last."
 
@@ -27,6 +28,7 @@ FOLLOW_HELP = "Go on as records are written, until all of a recording has ended 
 def command(
     path: Annotated[Path, READABLE],
     op: Annotated[str, typer.Option(help=OP_HELP)] = "*",
+    numbers: Annotated[bool, typer.Option("--numbers", help=NUMBERS_HELP)] = False,
     last: Annotated[int | None, typer.Option(min=1, help=LAST_HELP)] = None,
     follow: Annotated[bool, typer.Option("--follow", help=FOLLOW_HELP)] = False,
 ) -> None:
@@ -41,7 +43,7 @@ def command(
         raise UsageError("--follow and --last do not go together; leave one out")
     check_pattern(f"--op {op!r}", op)
     source = open_source(path)
-    printer = calls_text.Printer(op)
+    printer = calls_text.Printer(op, numbers=numbers)
     for text in calls_text.texts(_followed(source) if follow else _read(source), printer, last):
         sys.stdout.write(text)
     for problem in source.problems.lines():

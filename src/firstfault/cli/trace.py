@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from firstfault.diagnose.trace import Trace
     from firstfault.read.events import Source
 
-CALL_HELP = "Number of the call to begin at, as report and log show it."
+CALL_HELP = "Number of the call to begin at, as report and log --numbers show it."
 ARG_HELP = "Only this argument: 0, arg[0], or its name."
 DOWN_HELP = "Follow what the call wrote to the calls that it went into, too."
 

@@ -200,4 +200,4 @@ def _uses(uses: lineage.Downstream, call: Call | None) -> list[Downstream]:
 
 
 def _no_such_call(calls: int, n: int) -> str:
-    return f"there is no call {n}: {calls} calls are recorded; firstfault log PATH lists them"
+    return f"there is no call {n}: {calls} calls are recorded; firstfault log --numbers PATH lists them"

@@ -61,15 +61,18 @@ def _keep(calls: dict[_Which, list[_Block]], record: schema.Record | Replayed, b
 class Printer:
     """Records → their text, for the operators that match a pattern; names the process where there are several.
 
+    ``numbers`` adds to each block the number of its call.
+
     Attributes:
         matched: whether any did.
         others: some that did not.
     """
 
-    def __init__(self, op: str) -> None:
+    def __init__(self, op: str, *, numbers: bool = False) -> None:
         self.matched = False
         self.others: list[str] = []
         self._pattern = op
+        self._numbers = numbers
         self._ops: dict[tuple[str, int], tuple[str, int]] = {}
         self._main: tuple[int, int] | None = None
         self._pids: dict[str, int] = {}
@@ -102,7 +105,7 @@ class Printer:
         call, result, dump = record
         if not self._asked_for(call.op):
             return ""
-        identity = self._identity(process, call.tid)
+        identity = self._identity(process, call.tid, call.n)
         given = text_log.call(call, text_log.at_replay(call.graph, call.replay) + identity)
         saved = text_log.dumped(schema.Dump(call.n, "inputs", dump)) if dump else ""
         return given + saved + text_log.returned(result, identity)
@@ -113,18 +116,22 @@ class Printer:
         self._ops[process, record.n] = (record.op, record.tid)
         if len(self._ops) > MOST_OPEN:
             del self._ops[next(iter(self._ops))]
-        return text_log.call(record, self._identity(process, record.tid))
+        return text_log.call(record, self._identity(process, record.tid, record.n))
 
     def _ended(self, process: str, record: schema.Return | schema.Raise) -> str:
         op, tid = self._ops.pop((process, record.n), ("", 0))
         if not op:
             return ""
-        identity = self._identity(process, tid)
+        identity = self._identity(process, tid, record.n)
         if isinstance(record, schema.Return):
             return text_log.returned(record, identity)
         return text_log.raised(record, op, identity)
 
-    def _identity(self, process: str, tid: int) -> str:
+    def _identity(self, process: str, tid: int, n: int) -> str:
+        """The lines that say which call a block is of: its number where that is asked for, its process and thread."""
+        return (text_log.numbered(n) if self._numbers else "") + self._place(process, tid)
+
+    def _place(self, process: str, tid: int) -> str:
         """The line that names process and thread, for all but the main thread of the first process."""
         if self._main is None:  # a text log or dumps: as they name them
             named = process.removeprefix("pid ")

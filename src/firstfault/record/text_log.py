@@ -14,9 +14,9 @@
     Output:
       return=None
 
-Lines that SGLang does not have (``stride=``, ``kind=``, ``mutated=``, ``graph=``, the identity of a thread or process
-other than the log's own) follow the known ones inside a block. Whatever came from the program is kept on
-one line, so that no value can pass for a block of the log.
+Lines that SGLang does not have (``stride=``, ``kind=``, ``mutated=``, ``graph=``, ``call=`` where it is asked for, the
+identity of a thread or process other than the log's own) follow the known ones inside a block. Whatever came from the
+program is kept on one line, so that no value can pass for a block of the log.
 """
 
 from __future__ import annotations
@@ -125,6 +125,11 @@ def dumped(record: Dump) -> str:
 def identity(pid: int, tid: int) -> str:
     """The extra line of a call that is not of the log's own process and main thread."""
     return f"  process={pid} thread={tid}\n"
+
+
+def numbered(n: int) -> str:
+    """The extra line that tells the number of a call."""
+    return f"  call={n}\n"
 
 
 def one_line(text: str) -> str:

@@ -64,7 +64,7 @@ def test_a_log_without_addresses_is_followed_by_values(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path, crashed: Path) -> None:
     for words, message in {
-        ("--call", "99"): "there is no call 99: 6 calls are recorded; firstfault log PATH lists them",
+        ("--call", "99"): "there is no call 99: 6 calls are recorded; firstfault log --numbers PATH lists them",
         ("--call", "6", "--arg", "x"): "given no tensor as x; it has arg[0], arg[1]",
         (): "missing option '--call'",
     }.items():

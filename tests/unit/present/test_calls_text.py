@@ -44,6 +44,25 @@ def test_a_text_log_gives_itself(tmp_path: Path) -> None:
     assert shown(path) == named
 
 
+def test_numbers_tell_begin_and_end_of_each_call_and_are_read_past(tmp_path: Path) -> None:
+    path = recording(tmp_path, [header(), *STORY, call(4, "other", tid=99), returned(4, 2)])
+    text = "".join(texts(samples.read(path)[0], Printer("*", numbers=True), None))
+    titles = ("API", "Output:", "call=", "process=")
+    assert [line.split("] ")[-1] for line in text.split("\n") if any(title in line for title in titles)] == [
+        "SGLang Kernel API Call: outer", "  call=1",
+        "SGLang Kernel API Call: inner.a", "  call=2",
+        "SGLang Kernel API Exception: inner.a (ValueError: no kernel)", "  call=2",
+        "SGLang Kernel API Call: inner.b", "  call=3",
+        "Output:", "  call=3",
+        "Output:", "  call=1",
+        "SGLang Kernel API Call: other", "  call=4", "  process=4242 thread=99",
+        "Output:", "  call=4", "  process=4242 thread=99",
+    ]  # fmt: skip
+    again = tmp_path / "again.log"
+    again.write_text(text)
+    assert shown(again) == shown(path)
+
+
 @pytest.mark.parametrize("name", samples.LOGS)
 def test_what_was_made_of_a_peers_log_gives_itself(tmp_path: Path, name: str) -> None:
     path = samples.write_log(name, tmp_path)
