@@ -182,28 +182,32 @@ RANKS = """
     import torch
     import torch.distributed as dist
 
+    def exchange(rank, size):
+        x = torch.full((2,), float(rank))
+        dist.all_reduce(x)
+        assert x.tolist() == [6.0, 6.0], x
+        halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        mine = halves[rank // 2]
+        work = dist.all_reduce(torch.ones(4), group=mine, async_op=True)
+        work.wait()
+        if rank in (0, 1):  # the others take no part
+            dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+            got = torch.zeros(2)
+            ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, got, 1 - rank)]
+            for request in dist.batch_isend_irecv(ops):
+                request.wait()
+            assert got.tolist() == [6.0, 6.0], got
+        gathered = [None] * size
+        dist.all_gather_object(gathered, {"rank": rank})
+        assert gathered == [{"rank": other} for other in range(4)]
+        dist.broadcast(x, 3)
+        dist.barrier()
+        print(f"rank {rank} is done\\n", end="", flush=True)  # in one write: four share the pipe
+
+    # What holds a group, as P2POp does, is gone before it is destroyed: gloo's threads end with it then. Else they let
+    # go of their last tensors while Python ends, which ends the process by std::terminate, recorded or not.
     dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    x = torch.full((2,), float(rank))
-    dist.all_reduce(x)
-    assert x.tolist() == [6.0, 6.0], x
-    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    mine = halves[rank // 2]
-    work = dist.all_reduce(torch.ones(4), group=mine, async_op=True)
-    work.wait()
-    if rank in (0, 1):  # the others take no part
-        dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
-        got = torch.zeros(2)
-        ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, got, 1 - rank)]
-        for request in dist.batch_isend_irecv(ops):
-            request.wait()
-        assert got.tolist() == [6.0, 6.0], got
-    gathered = [None] * size
-    dist.all_gather_object(gathered, {"rank": rank})
-    assert gathered == [{"rank": other} for other in range(4)]
-    dist.broadcast(x, 3)
-    dist.barrier()
-    print(f"rank {rank} is done\\n", end="", flush=True)  # in one write: four share the pipe
+    exchange(dist.get_rank(), dist.get_world_size())
     dist.destroy_process_group()
 """
 
