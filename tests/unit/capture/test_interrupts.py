@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from firstfault.record import schema
 from tests.conftest import Record
 from tests.unit.recording import Recording
 
-RING = 2**22
+RING = 2**26  # room for all calls, or parents would be missing
 WAYS: dict[str, dict[str, Any]] = {
     "names": {"level": 1, "text_dest": None},
     "layouts": {"level": 3, "text_dest": None},
@@ -30,17 +31,21 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Have SIGALRM raise in the middle of what runs."""
+    """Have SIGALRM raise in the middle of what runs; but not in callbacks of the garbage collector, which swallow it."""
 
     def raise_it(number: int, frame: object) -> None:
         raise Interrupted
 
+    collects = gc.isenabled()
+    gc.disable()
     before = signal.signal(signal.SIGALRM, raise_it)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if collects:
+            gc.enable()
 
 
 @pytest.fixture(params=[True, False], ids=["C", "Python"])
