@@ -111,7 +111,7 @@ EARLIER: list[schema.Record] = [call(1, "first"), returned(1)]
 
 
 @pytest.mark.parametrize(("level", "records", "steps"), [
-    (3, [call(1, "op", tensor(4, nan_count=1, mean="nan"))], ["follow arg[0] upstream", "run --level 10"]),
+    (3, [call(1, "op", tensor(4, nan_count=1, mean="nan"))], ["written arg[0]: record what PyTorch's own operators write, too", "run --level 10"]),
     (3, [*EARLIER, call(2, "op")], ["run --level 10", "firstfault log"]),
     (10, [*EARLIER, call(2, "op"), schema.Dump(2, "inputs", "dumps/x")], ["firstfault log"]),
     (10, [*EARLIER, call(2, "op"), schema.Dump(2, "inputs", skipped="too large")], ["firstfault log"]),

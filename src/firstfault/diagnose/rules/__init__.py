@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +27,7 @@ from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.results import Notice, What
 from firstfault.read.tensors import Labelled, tensors
 from firstfault.record import schema
+from firstfault.settings import Level
 
 RULES = (
     "ff701_contract_broken",
@@ -69,7 +71,16 @@ OF_THE_RUN = ("ff703_rounding_allowed",)
 DEEPER = ("ff501_index_out_of_range", "ff307_scale_not_set", "ff503_repeated_index", "ff301_not_finite")
 """Rules on inputs so bad that a call which was given such is not the origin of what it made of them."""
 MOST_HOPS = 8
+ATEN = "aten"
+"""The target of PyTorch's own operators."""
 _PLACE = re.compile(r"arg\[(\d+)\]")
+
+
+class NextStep(NamedTuple):
+    """What to do next, in words, and the command for it if there is one."""
+
+    text: str
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,10 +187,25 @@ class Suspect:
         return DEVICE_ERROR.search(self.said) is not None
 
     def trace(self, label: str = "") -> str:
-        """The command that shows where an argument came from, or all of them."""
+        """The command that shows where an argument came from, or all of them; empty where no recorded call wrote it."""
+        links = self.call.links
+        if not any(links.values()) if not label else not links.get(label):
+            return ""
         place = _PLACE.fullmatch(label)
         chosen = f" --arg {place[1] if place else shlex.quote(label)}" if label else ""
-        return f"firstfault trace {shlex.quote(self.source)} --call {self.call.n}{chosen}"
+        process = f" --process {shlex.quote(self.process.name)}" if len(self.peers) > 1 else ""
+        return f"firstfault trace {shlex.quote(self.source)} --call {self.call.n}{chosen}{process}"
+
+    def follow(self, label: str, step: str) -> NextStep:
+        """A step upstream of an argument; where no recorded call wrote it, the one that may tell what did."""
+        if command := self.trace(label):
+            return NextStep(step, command)
+        unknown = f"no recorded call is known to have written {label}"
+        if ATEN in self.process.targets or any(target == ATEN for target, _ in self.process.by_target):
+            return NextStep(f"{unknown}: look at where the program makes it")
+        level = max(self.process.header.level if self.process.header else 0, Level.STATISTICS)
+        command = f"firstfault run --level {level:d} --targets default,{ATEN} -- COMMAND"
+        return NextStep(f"{unknown}: record what PyTorch's own operators write, too", command)
 
     @property
     def in_earlier_calls(self) -> str:
@@ -234,9 +260,9 @@ def finding(
     arguments: list[str],
     text: str,
     next_step: str,
+    command: str = "",
     *,
     verdict: Verdict = Verdict.SUSPICIOUS,
-    command: str = "",
     kind: Kind | None = None,
     evidence: list[str] | None = None,
     rules_out: str = "",

@@ -40,14 +40,14 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         if before > 0:
             text += f"; so it did in {before} of {suspect.count} earlier calls that came back"
             confidence = Confidence.LOW
+        step = f"follow {label} upstream to the first call whose inputs are finite and whose output is not"
         yield finding(
             __name__,
             suspect,
             confidence,
             [label],
             text,
-            f"follow {label} upstream to the first call whose inputs are finite and whose output is not",
-            command=suspect.trace(label),
+            *suspect.follow(label, step),
             verdict=Verdict.OUTSIDE if suspect.call.n in suspect.process.entries else Verdict.SUSPICIOUS,
             rules_out=f"{suspect.call.op} having made it",
             origin=suspect.origin(label, shows),

@@ -50,9 +50,9 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         if not reason:
             continue
         text = f"{label} reaches from {number(tensor.min or 0)} to {number(tensor.max or 0)}{reason}"
-        step = f"follow {label} upstream to the call where the magnitude jumps"
+        step = suspect.follow(label, f"follow {label} upstream to the call where the magnitude jumps")
         origin = suspect.origin(label, partial(_as_large, size)) if suspect.call.links.get(label) else None
-        yield finding(__name__, suspect, Confidence.MEDIUM, [label], text, step, origin=origin)
+        yield finding(__name__, suspect, Confidence.MEDIUM, [label], text, *step, origin=origin)
 
 
 def _as_large(size: float, tensor: schema.Tensor) -> bool | None:

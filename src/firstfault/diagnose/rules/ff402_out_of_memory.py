@@ -17,6 +17,7 @@ See which dimension entered more often than it should; where none did, lower bat
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
 
@@ -26,6 +27,8 @@ from firstfault.read.formats.errors_text import OUT_OF_MEMORY, Asked, asked_for
 from firstfault.read.formats.values import element_size
 
 KIND = Kind.OUT_OF_MEMORY
+SHOWN = 3
+"""Calls whose shapes are shown to be compared."""
 MOST_EXTENTS = 16
 MOST_ROUNDED = 8
 """Extents that are tried rounded up, which makes several of each."""
@@ -58,9 +61,16 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         text,
         "see which dimension entered more often than it should; else lower batch, sequence length or cache size",
         verdict=Verdict.CAUSE if product else Verdict.SUSPICIOUS,
-        command=suspect.trace(),
+        command=suspect.trace() or _earlier_calls(suspect),
         evidence=[" ".join(message.split())[:400]],
     )
+
+
+def _earlier_calls(suspect: Suspect) -> str:
+    """The command that shows how large the arguments of earlier calls were; empty where there were none."""
+    if not suspect.count and not suspect.other_uses:
+        return ""
+    return f"firstfault log {shlex.quote(suspect.source)} --op {shlex.quote(suspect.call.op)} --last {SHOWN}"
 
 
 def _largest(suspect: Suspect) -> list[str]:

@@ -79,9 +79,8 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             found.confidence,
             [found.label],
             found.text,
-            f"follow {found.label} to the call that made {found.value}",
+            *suspect.follow(found.label, f"follow {found.label} to the call that made {found.value}"),
             verdict=Verdict.OUTSIDE if found.confidence is Confidence.HIGH else Verdict.SUSPICIOUS,
-            command=suspect.trace(found.label),
             rules_out=f"{suspect.call.op} computing a wrong address by itself: it was given the index",
             origin=origin,
         )

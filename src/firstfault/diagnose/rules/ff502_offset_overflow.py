@@ -49,7 +49,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             text,
             "run it with one row below and one above the threshold, or with 64-bit ids",
             verdict=Verdict.CAUSE if suspect.witnessed else Verdict.SUSPICIOUS,
-            command=suspect.trace(),
+            command=suspect.trace() or "firstfault run --level 10 -- COMMAND",
         )
 
 

@@ -52,8 +52,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
                 Confidence.MEDIUM,
                 [label],
                 text,
-                f"look at the inputs of the call that made {label}",
-                command=suspect.trace(label),
+                *suspect.follow(label, f"look at the inputs of the call that made {label}"),
                 origin=suspect.producer(label),
             )
         elif _was_permutation(suspect, label, tensor):
@@ -63,8 +62,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
                 Confidence.MEDIUM if _made_garbage(suspect.call) else Confidence.LOW,
                 [label],
                 f"{label} is no permutation of {elements(tensor.shape)}, as it was {suspect.in_earlier_calls}",
-                f"look at the inputs of the call that made {label}",
-                command=suspect.trace(label),
+                *suspect.follow(label, f"look at the inputs of the call that made {label}"),
                 origin=suspect.producer(label),
             )
 

@@ -23,7 +23,7 @@ from functools import partial
 
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.lineage import Origin
-from firstfault.diagnose.rules import Suspect, finding
+from firstfault.diagnose.rules import NextStep, Suspect, finding
 from firstfault.diagnose.rules.ff501_index_out_of_range import holds
 from firstfault.read.contracts import RESULT, Breach, breaches
 from firstfault.read.tensors import not_finite
@@ -42,14 +42,19 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             Confidence.HIGH,
             [breach.label],
             f"{suspect.call.op} (call {suspect.call.n}) breaks its contract: {breach.text}",
-            f"follow {breach.label} to the call that made it" if given else "run the call by itself on its inputs",
+            *_next(suspect, breach),
             verdict=Verdict.OUTSIDE if given else Verdict.CAUSE,
             kind=_kind(breach),
-            command=suspect.trace(breach.label) if given else "firstfault run --level 10 -- COMMAND",
             evidence=[_declared(breach.contract)],
             rules_out=f"{suspect.call.op} itself, which was given it" if given else "",
             origin=_origin(suspect, breach) if given else None,
         )
+
+
+def _next(suspect: Suspect, breach: Breach) -> NextStep:
+    if breach.label.startswith(RESULT):
+        return NextStep("run the call by itself on its inputs", "firstfault run --level 10 -- COMMAND")
+    return suspect.follow(breach.label, f"follow {breach.label} to the call that made it")
 
 
 def _kind(breach: Breach) -> Kind:
