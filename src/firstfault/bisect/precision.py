@@ -33,7 +33,7 @@ from firstfault.bisect.configuration import (
 from firstfault.bisect.distributions import least_rate, most_rate
 from firstfault.bisect.judge import ALWAYS, Judge
 from firstfault.bisect.options import Options
-from firstfault.bisect.result import Verdict
+from firstfault.bisect.result import Stop, Verdict
 from firstfault.bisect.search import Inconsistent, minimal_set, reduced
 from firstfault.bisect.trials import OutOfRuns, Trial, Trials
 from firstfault.errors import ExitCode
@@ -57,14 +57,6 @@ class Found:
     layer: str
     alone_on: Configuration
     alone_off: Configuration
-
-
-class Stop(Exception):
-    """The verdict is known before any operator is searched for."""
-
-    def __init__(self, verdict: Verdict, why: str) -> None:
-        super().__init__(why)
-        self.verdict = verdict
 
 
 class Precision:
@@ -103,6 +95,7 @@ class Precision:
         self.notes: list[str] = []
         self._discover = discover
         self._crashes = False
+        self._switched = False
         self._distrust = 0
 
     def conclude(self) -> tuple[Verdict, str]:
@@ -137,6 +130,12 @@ class Precision:
         """Run with all on until it is bad, or has been good often enough."""
         first = self._run(ALL_ON, "all on")
         self._crashes = bool(first.problem) and first.status != ExitCode.CANNOT_TELL
+        if not first.problem and not any(self.shown(ALL_ON)) and not self._switched:
+            raise Stop(
+                Verdict.NOTHING_SWITCHED,
+                "by the logs of the first run with everything on, the variables have switched no operator, and it is "
+                "as those with everything off: there is nothing to search",
+            )
         if not self._bad(ALL_ON, "all on"):
             raise self._not_reproduced()
         shown = self.shown(ALL_ON)
@@ -163,8 +162,6 @@ class Precision:
                 f"runs with everything off are up to {baseline.spread:.2g} apart by themselves, which is more than the "
                 f"tolerance of {baseline.tolerance:.2g} and would hide a fault",
             )
-        if not self.universe.operators:
-            self.notes.append("by its logs the run with everything on has switched no operator; see firstfault doctor")
         runs = len(self.effects(ALL_ON))
         largest = max(self.effects(ALL_ON), default=0.0)
         return Stop(
@@ -377,7 +374,9 @@ class Precision:
         first = configuration in (ALL_ON, FUSED_ONLY, ATEN_ONLY) and not self.trials.of(configuration)
         trial = self.trials.next(configuration, why, logged=first)
         if first:
-            self._know(self._discover(trial.folder))
+            seen = self._discover(trial.folder)
+            self._switched = self._switched or bool(seen.operators)
+            self._know(seen)
         return trial
 
     def shown(self, configuration: Configuration) -> list[bool]:

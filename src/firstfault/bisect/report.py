@@ -152,6 +152,8 @@ def _next(search: Precision, verdict: Verdict, facts: Facts) -> Iterator[tuple[s
             yield "run without it", _command(search, last.alone_off, facts)
     elif verdict is Verdict.NOT_REPRODUCED:
         yield from _not_reproduced(search, facts)
+    elif verdict is Verdict.NOTHING_SWITCHED:
+        yield "see what keeps the operator backends from being used", "firstfault doctor"
     elif verdict is Verdict.NOISE:
         yield (
             "make runs repeat themselves (a seed, greedy decoding, one request at a time), or allow for more with "

@@ -23,6 +23,7 @@ class Verdict(str, Enum):
     FOUND = "FOUND"
     NOT_REPRODUCED = "NOT_REPRODUCED"
     BASELINE_BAD = "BASELINE_BAD"
+    NOTHING_SWITCHED = "NOTHING_SWITCHED"
     NOISE = "NOISE"
     OUT_OF_RUNS = "OUT_OF_RUNS"
 
@@ -32,10 +33,20 @@ EXIT = {
     Verdict.BASELINE_BAD: ExitCode.BAD,
     Verdict.NOT_REPRODUCED: ExitCode.INCOMPLETE,
     Verdict.OUT_OF_RUNS: ExitCode.INCOMPLETE,
+    Verdict.NOTHING_SWITCHED: ExitCode.CANNOT_TELL,
     Verdict.NOISE: ExitCode.CANNOT_TELL,
 }
 """0 where something was found, 1 where the run with all off is itself wrong, 3 where there was nothing to find with
-this probe or too few runs to, 125 where chance is too large to tell."""
+this probe or too few runs to, 125 where no operator was
+switched, or chance is too large to tell."""
+
+
+class Stop(Exception):
+    """The verdict is known before any operator is searched for."""
+
+    def __init__(self, verdict: Verdict, why: str) -> None:
+        super().__init__(why)
+        self.verdict = verdict
 
 
 class Effect(msgspec.Struct):

@@ -75,6 +75,8 @@ class Planted:
     runs: int = 0
     dies: int = 10**9
     rounding: float = 1e-12
+    logs: bool = True
+    """Whether it is one of those that tell what they have switched."""
 
     @property
     def identity(self) -> str:
@@ -85,7 +87,8 @@ class Planted:
             raise KeyboardInterrupt
         self.runs += 1
         environ = {name: value for name, value in variables.items() if value is not None}
-        write_logs(environ)
+        if self.logs:
+            write_logs(environ)
         broken = [fault for fault in self.faults if fault.get("crash") and set(fault["with"]) <= on(environ)]
         if not broken:
             found = values(environ, self.faults, self.chance, self.rounding)

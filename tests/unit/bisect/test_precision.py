@@ -15,9 +15,9 @@ from firstfault.bisect.backends.sglang_fl import PLUGIN
 from firstfault.bisect.configuration import Universe
 from firstfault.bisect.options import Options
 from firstfault.bisect.probes.tensors import Tensors
-from firstfault.bisect.result import Result, Verdict
+from firstfault.bisect.result import EXIT, Result, Verdict
 from firstfault.bisect.run import Asked, bisected
-from firstfault.errors import UsageError
+from firstfault.errors import ExitCode, UsageError
 from tests.unit.bisect.planted import ATEN, FUSED, Planted
 
 BUDGET = {10: 12, 24: 15}
@@ -91,6 +91,23 @@ def test_nothing_planted_is_blamed_on_nobody(tmp_path: Path) -> None:
     assert "no operator can be the cause" in found.conclusion
     assert found.culprits == []
     assert found.runs == 2 + 1 + 13
+
+
+@pytest.mark.parametrize("named", [Universe(), Universe(FUSED, ATEN)])
+def test_it_stops_where_nothing_was_switched(tmp_path: Path, named: Universe) -> None:
+    program = Planted([], logs=False)
+    found = bisect(program, tmp_path / "b", Options(universe=named))
+    assert found.verdict is Verdict.NOTHING_SWITCHED
+    assert EXIT[found.verdict] is ExitCode.CANNOT_TELL
+    assert "have switched no operator" in found.conclusion
+    assert found.runs == program.runs == 2 + 1 + 1
+    assert found.next == [("see what keeps the operator backends from being used", "firstfault doctor")]
+
+
+def test_what_was_switched_without_a_log_is_searched_for(tmp_path: Path) -> None:
+    found = bisect(Planted([{"with": ["aten_3"], "size": 0.1}], logs=False), tmp_path / "b")
+    assert found.verdict is Verdict.FOUND
+    assert found.culprits[0].layer == "aten"
 
 
 @pytest.mark.parametrize("seed", range(8))

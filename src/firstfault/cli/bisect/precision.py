@@ -68,7 +68,8 @@ def command(
     COMMAND is run as often as it takes, with variables of the operator plugin changed and nothing else: all off, fused
     operators only, one by one, ATen operators only, by list. Exits with 0 where operators were found, 1 where the run
     with everything off is itself wrong, 3 where nothing is wrong with everything on or --max-runs were too few, 125
-    where chance is too large to tell, 2 for wrong usage. Interrupted, it goes on when it is typed again with its --dir.
+    where no operator was switched or chance is too large to tell, 2 for wrong usage. Interrupted, it goes on when it is
+    typed again with its --dir.
     """
     from firstfault.bisect.configuration import Universe
     from firstfault.bisect.options import Options
