@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -45,6 +45,7 @@ TWINS = {
     "FIRSTFAULT_DUMP_EXCLUDE": "SGLANG_KERNEL_API_DUMP_EXCLUDE",
 }
 OURS = "FIRSTFAULT_"
+LISTED = "firstfault's README lists them under Environment, its docs/backends.md those of operator backends"
 DISPATCH_VARIABLES = (
     "SGLANG_FL_ALLOW_VENDORS",
     "SGLANG_FL_CONFIG",
@@ -189,10 +190,19 @@ def current() -> Settings:
 
 def mistyped(environ: Mapping[str, str]) -> str:
     """One line on the variables that are named like ours and are none, empty where there are none."""
-    known = {*VARIABLES, *DISPATCH_TWINS, *DISPATCH_OWN}
-    unknown = sorted(repr(name) for name in environ if name.startswith(OURS) and name not in known)
-    there_are = ", ".join(sorted(known))
-    return f"no such variable, so without effect: {', '.join(unknown)}; there are {there_are}" if unknown else ""
+    known = sorted({*VARIABLES, *DISPATCH_TWINS, *DISPATCH_OWN})
+    unknown = sorted(name for name in environ if name.startswith(OURS) and name not in known)
+    told = ", ".join(f"{name!r}{_meant(name, known)}" for name in unknown)
+    return f"no such variable, so without effect: {told}; {LISTED}" if unknown else ""
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """The variable that is spelled most like a name, in brackets; empty where none is much like it."""
+    import difflib  # not in every program's start, where nothing is mistyped
+
+    rest = [each.removeprefix(OURS) for each in known]
+    closest = difflib.get_close_matches(name.removeprefix(OURS), rest, n=1)
+    return f" (is {OURS}{closest[0]} meant?)" if closest else ""
 
 
 def check_pattern(source: str, pattern: str) -> None:

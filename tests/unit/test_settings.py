@@ -52,12 +52,27 @@ def test_the_level_where_no_variable_names_one() -> None:
     assert parse({"SGLANG_KERNEL_API_LOGLEVEL": "5"}, unset=Level.METADATA).level is Level.STATISTICS
 
 
-def test_a_mistyped_name_is_told_with_those_that_there_are() -> None:
+def test_a_mistyped_name_is_told_with_the_one_that_is_most_like_it() -> None:
     assert mistyped(dict.fromkeys([*settings.VARIABLES, *settings.TWINS.values(), "FIRSTFAULTS"], "")) == ""
     told = mistyped({"FIRSTFAULT_LOGLVEL": "3", "FIRSTFAULT_\n": "", "PATH": ""})
-    assert told.startswith(r"no such variable, so without effect: 'FIRSTFAULT_LOGLVEL', 'FIRSTFAULT_\n'; there are ")
-    assert all(name in told for name in settings.VARIABLES)
-    assert told.isprintable()
+    assert told == (
+        "no such variable, so without effect: 'FIRSTFAULT_\\n', 'FIRSTFAULT_LOGLVEL' (is FIRSTFAULT_LOGLEVEL meant?); "
+        f"{settings.LISTED}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("LEVEL", "LOGLEVEL"), ("DUMPDIR", "DUMP_DIR"), ("TARGET", "TARGETS"), ("RINGBYTES", "RING_BYTES"), ("QZX", "")],
+)
+def test_what_a_mistyped_name_is_most_like(name: str, meant: str) -> None:
+    expected = f"'FIRSTFAULT_{name}' (is FIRSTFAULT_{meant} meant?); " if meant else f"'FIRSTFAULT_{name}'; "
+    assert expected in mistyped({f"FIRSTFAULT_{name}": ""})
+
+
+def test_the_readme_lists_the_variables_where_a_mistyped_one_is_told_to_be_looked_up() -> None:
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text().partition("\n## Environment\n")[2]
+    assert all(f"`{name}`" in readme for name in settings.VARIABLES)
 
 
 def test_every_variable_that_is_read_is_known() -> None:
@@ -159,7 +174,9 @@ def test_a_mistyped_name_leaves_the_rest_as_it_is_and_is_told_once(
     finally:
         settings.current.cache_clear()
     told = capsys.readouterr().err
-    assert told.startswith("firstfault: no such variable, so without effect: 'FIRSTFAULT_LOGDST'; there are ")
+    assert told.startswith(
+        "firstfault: no such variable, so without effect: 'FIRSTFAULT_LOGDST' (is FIRSTFAULT_LOGDEST meant?); "
+    )
     assert told.count("\n") == 1
 
 
