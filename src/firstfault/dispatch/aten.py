@@ -139,14 +139,26 @@ class Replacer:
         return ""
 
     def _called(self, replacement: Replacement) -> Callable[..., Any]:
-        """What torch calls in the operator's place."""
-        native, run = replacement.native, replacement.run
+        """What torch calls in the operator's place.
+
+        Where what replaces an operator calls that operator, be it through another one, that is torch's own: it would
+        call itself without end.
+        """
+        native, run, op = replacement.native, replacement.run, replacement.named.op
 
         def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            if inside.native and native is not None:
+            outer = inside.replaced
+            if (inside.native or op in outer) and native is not None:
                 return native(keys, *as_tensors(replacement.overload, args), **kwargs)
-            if inside.aten or inside.backend:
-                return run(*args, **kwargs)
+            if op in outer:
+                raise RuntimeError(_calls_itself(replacement))
+            inside.replaced = outer | {op}
+            try:
+                return run(*args, **kwargs) if inside.aten or inside.backend else watched(keys, args, kwargs)
+            finally:
+                inside.replaced = outer
+
+        def watched(keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             inside.aten += 1
             try:
                 self.log.called(replacement.named)
@@ -161,6 +173,11 @@ class Replacer:
         asked = (self._policy.aten_only or frozenset()) | self._policy.aten_not
         if unknown := sorted(asked - known):
             tell(f"no ATen operator is replaced under the name of {', '.join(unknown)}")
+
+
+def _calls_itself(replacement: Replacement) -> str:
+    op, by = replacement.named.op, described(replacement.run)
+    return f"{by} calls {op}, which it replaces, and torch has no kernel of its own for {replacement.key}"
 
 
 def operator_set(policy: Policy) -> OperatorSet | None:

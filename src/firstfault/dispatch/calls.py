@@ -29,12 +29,14 @@ class Inside(threading.local):
     Attributes:
         backend: how many backends of fused operators are running, one in another.
         aten: how many replaced ATen operators are running.
+        replaced: their names, of those that run one in another.
         shadow: whether a comparison is under way.
         native: whether ATen operators are to be torch's own, as a reference needs them.
     """
 
     backend = 0
     aten = 0
+    replaced: frozenset[str] = frozenset()
     shadow = False
     native = False
 

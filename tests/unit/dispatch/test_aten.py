@@ -208,16 +208,50 @@ def test_others_bring_sets_by_entry_points(monkeypatch: pytest.MonkeyPatch, inst
     def cosine(x: torch.Tensor) -> torch.Tensor:
         return torch.full_like(x, 7.0)
 
-    class Point:
-        def load(self) -> Any:
-            return lambda: OperatorSet("theirs", "CPU", (("cos", cosine), ("no_such_operator", cosine)))
-
-    monkeypatch.setattr(peers, "entry_points", lambda group: {"theirs": Point()} if group == aten.ENTRY_POINTS else {})
+    offer(monkeypatch, ("cos", cosine), ("no_such_operator", cosine))
     replacer = install(FIRSTFAULT_ATEN_SET="theirs")
     assert torch.ones(2).cos().tolist() == [7.0, 7.0]
     assert "no_such_operator" in replacer.skipped
     replacer.uninstall()
     assert torch.zeros(1).cos().item() == 1.0
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *items: tuple[str, Callable[..., Any]]) -> None:
+    """Have another distribution bring a set named ``theirs``."""
+
+    class Point:
+        def load(self) -> Any:
+            return lambda: OperatorSet("theirs", "CPU", items)
+
+    monkeypatch.setattr(peers, "entry_points", lambda group: {"theirs": Point()} if group == aten.ENTRY_POINTS else {})
+
+
+def test_what_replaces_an_operator_may_call_it(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
+    expected = torch.cos(X) + 1, torch.cos(X).sin() + 1
+    offer(monkeypatch, ("cos", lambda x: torch.cos(x) + 1))
+    replacer = install(FIRSTFAULT_ATEN_SET="theirs")
+    assert torch.equal(torch.cos(X), expected[0])
+    assert torch.equal(torch.cos(X), expected[0])
+    assert called(replacer) == {"cos": 2}
+    replacer.uninstall()
+    offer(monkeypatch, ("cos", lambda x: torch.sin(x) + 1), ("sin", lambda x: torch.cos(x).sin()))
+    install(FIRSTFAULT_ATEN_SET="theirs")
+    assert torch.equal(torch.cos(X), expected[1])
+    assert inside.replaced == frozenset()
+
+
+def test_one_that_calls_itself_where_torch_has_no_kernel_is_refused(
+    monkeypatch: pytest.MonkeyPatch, install: Install
+) -> None:
+    def cosine(x: torch.Tensor) -> torch.Tensor:
+        return torch.cos(x)
+
+    offer(monkeypatch, ("cos", cosine))
+    monkeypatch.setattr(aten, "_native", lambda op, key: None)
+    install(FIRSTFAULT_ATEN_SET="theirs")
+    with pytest.raises(RuntimeError, match=r"cosine calls cos, which it replaces, and torch has no kernel of its own"):
+        torch.cos(X)
+    assert (inside.replaced, inside.aten) == (frozenset(), 0)
 
 
 def test_every_operator_of_our_set_is_one_of_torchs(install: Install) -> None:
