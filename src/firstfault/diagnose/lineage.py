@@ -11,12 +11,14 @@ no longer show what is looked for. Both see no more of the past than a reader ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
 
+from firstfault.diagnose import passing
+from firstfault.diagnose.passing import Calls
 from firstfault.read.calls import Call, Process
 from firstfault.read.producers import How, Link
+from firstfault.read.tensors import not_finite
 from firstfault.record import schema
 
 MOST_STEPS = 64
@@ -35,6 +37,7 @@ class Step:
         link: the call that wrote it last; None where none is recorded to have.
         known: whether that call is among those that are still kept, so that the walk could go on.
         again: whether the walk has shown that call's own arguments already.
+        through: the calls that passed it on unchanged after that one, the nearest first.
     """
 
     depth: int
@@ -45,33 +48,52 @@ class Step:
     link: Link | None
     known: bool = True
     again: bool = False
+    through: tuple[Link, ...] = ()
 
 
-class Calls(Protocol):
-    """The calls of a process by their numbers, as far as they are kept."""
+def upstream(
+    process: Calls, call: Call, labels: set[str] | None = None, most: int = MOST_STEPS, *, whole: bool = True
+) -> Iterator[Step]:
+    """The arguments of a call, each followed by those of the calls that wrote it, at most ``most`` steps.
 
-    def find(self, n: int) -> Call | None:
-        """A call by its number."""
-
-
-def upstream(process: Calls, call: Call, labels: set[str] | None = None, most: int = MOST_STEPS) -> Iterator[Step]:
-    """The arguments of a call, each followed by those of the calls that wrote it, at most ``most`` steps."""
+    Without ``whole`` the calls that only pass a value on are no steps of their own, and of what is not finite only
+    that is followed which is not either.
+    """
     seen: set[int] = {call.n}
-    waiting = [(0, call, label, tensor) for label, tensor in call.given if labels is None or label in labels]
+    waiting = [item for item in _arms(process, call, 0, whole) if labels is None or item.label in labels]
     left = most
     while waiting and left > 0:
-        depth, at, label, tensor = waiting.pop(0)
-        inside: list[tuple[int, Call, str, schema.Tensor]] = []
-        links: list[Link | None] = [*at.links.get(label, ())]
-        for link in (links or [None])[:left]:
-            writer = process.find(link.writer.n) if link else None
-            again = link is not None and link.writer.n in seen
-            yield Step(depth, at.n, at.op, label, tensor, link, writer is not None and bool(writer.given), again)
-            left -= 1
-            if writer is not None and not again:
-                seen.add(writer.n)
-                inside += [(depth + 1, writer, *item) for item in writer.given]
-        waiting[:0] = inside
+        step = waiting.pop(0)
+        writer = process.find(step.link.writer.n) if step.link else None
+        again = step.link is not None and step.link.writer.n in seen
+        yield replace(step, known=writer is not None and bool(writer.given), again=again)
+        left -= 1
+        if writer is not None and not again:
+            seen.add(writer.n)
+            waiting[:0] = _inside(process, writer, step, whole)
+
+
+def _arms(process: Calls, call: Call, depth: int, whole: bool) -> list[Step]:
+    """Each argument of a call with each call that wrote it."""
+    found: list[Step] = []
+    for label, tensor in call.given:
+        links = list(call.links.get(label, ()))
+        run = passing.Run(links, []) if whole else passing.beyond(process, links)
+        writers: list[Link | None] = [*run.links] or [None]
+        through = tuple(run.through)
+        found += [Step(depth, call.n, call.op, label, tensor, link, through=through) for link in writers]
+    return found
+
+
+def _inside(process: Calls, writer: Call, step: Step, whole: bool) -> list[Step]:
+    """What the call that wrote a step's argument was given; where that is not finite, no more than what is not either.
+
+    A value that is no number came with one, where there was one.
+    """
+    every = _arms(process, writer, step.depth + 1, whole)
+    if whole or not not_finite(step.tensor):
+        return every
+    return [item for item in every if not_finite(item.tensor)] or every
 
 
 class Ending(str, Enum):

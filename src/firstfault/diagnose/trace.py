@@ -24,6 +24,13 @@ TRACE_VERSION = 1
 MOST_NAMED = 12
 
 
+class Passed(msgspec.Struct):
+    """A call that passed a value on."""
+
+    call: int
+    op: str
+
+
 class Upstream(msgspec.Struct, omit_defaults=True):
     """One argument of one call, and the call that wrote it last.
 
@@ -32,6 +39,7 @@ class Upstream(msgspec.Struct, omit_defaults=True):
         writer, writer_op, writer_site: the call that wrote it; 0 where no recorded call is known to have.
         how: by what it was recognised.
         since: what became of the value after it, in code that is not recorded.
+        through: the calls that passed it on after that one, the nearest first.
         kept: whether what that call was given is still known, or was shown above.
     """
 
@@ -47,6 +55,7 @@ class Upstream(msgspec.Struct, omit_defaults=True):
     since: str = ""
     kept: bool = False
     again: bool = False
+    through: list[Passed] = []
 
 
 class Downstream(msgspec.Struct, omit_defaults=True):
@@ -78,7 +87,9 @@ class Trace(msgspec.Struct, omit_defaults=True):
     problems: list[str] = []
 
 
-def trace(events: Iterable[Event], n: int, *, argument: str | None, down: bool, source: str) -> Trace:
+def trace(
+    events: Iterable[Event], n: int, *, argument: str | None, down: bool, source: str, whole: bool = False
+) -> Trace:
     """Follow what a call was given to where it came from, and with ``down`` what it gave to where it went.
 
     Args:
@@ -87,6 +98,7 @@ def trace(events: Iterable[Event], n: int, *, argument: str | None, down: bool, 
         argument: only this one, ``0`` or ``arg[0]`` or by its name; all if None.
         down: whether to follow its results too.
         source: where the records are from.
+        whole: whether calls that only pass a value on are steps of their own.
 
     Raises:
         UsageError: there is no such call or argument, or the call's arguments were not recorded.
@@ -100,7 +112,7 @@ def trace(events: Iterable[Event], n: int, *, argument: str | None, down: bool, 
         record = event.record
         if call is None and isinstance(record, (schema.Call, schema.Inputs)) and record.n == n:
             call = history.processes[event.process].by_number[n]
-            found = _upstream(history.processes[event.process], call, argument, source)
+            found = _upstream(history.processes[event.process], call, argument, source, whole)
         elif ended is not None and ended is call and found is not None:
             found.outputs = dict(call.outputs())
             if not down:
@@ -115,7 +127,9 @@ def trace(events: Iterable[Event], n: int, *, argument: str | None, down: bool, 
     return found
 
 
-def trace_indexed(process: Indexed, n: int, *, argument: str | None, down: bool, source: str) -> Trace:
+def trace_indexed(
+    process: Indexed, n: int, *, argument: str | None, down: bool, source: str, whole: bool = False
+) -> Trace:
     """The same from an index: what it takes does not grow with the record, and nothing in it is too far back.
 
     Raises:
@@ -124,7 +138,7 @@ def trace_indexed(process: Indexed, n: int, *, argument: str | None, down: bool,
     call = process.find(n)
     if call is None:
         raise UsageError(_no_such_call(process.calls, n))
-    found = _upstream(process, call, argument, source)
+    found = _upstream(process, call, argument, source, whole)
     found.outputs = dict(process.outputs(n))
     if down:
         _follow(process, n, found)
@@ -146,9 +160,9 @@ def _follow(process: Indexed, n: int, found: Trace) -> None:
     found.cut = found.cut or uses.full
 
 
-def _upstream(process: Process | Indexed, call: Call, argument: str | None, source: str) -> Trace:
+def _upstream(process: Process | Indexed, call: Call, argument: str | None, source: str, whole: bool) -> Trace:
     labels = _chosen(call, argument)
-    steps = list(lineage.upstream(process, call, labels))
+    steps = list(lineage.upstream(process, call, labels, whole=whole))
     made = [_step(process, step) for step in steps]
     cut = len(steps) == lineage.MOST_STEPS
     return Trace(TRACE_VERSION, source, process.name, call.n, call.op, call.record.site, upstream=made, cut=cut)
@@ -174,6 +188,7 @@ def _chosen(call: Call, argument: str | None) -> set[str]:
 
 def _step(process: Process | Indexed, step: lineage.Step) -> Upstream:
     made = Upstream(step.depth, step.n, step.op, step.label, step.tensor, kept=step.known, again=step.again)
+    made.through = [Passed(link.writer.n, link.writer.op) for link in step.through]
     if step.link is not None:
         writer = process.find(step.link.writer.n)
         made.writer, made.writer_op = step.link.writer.n, step.link.writer.op

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.trace import Downstream, Trace, Upstream
+from firstfault.diagnose.trace import Downstream, Passed, Trace, Upstream
 from firstfault.present import values
 from firstfault.record import schema
 from firstfault.record.text_log import one_line
 
 INDENT = "    "
+MOST_NAMED = 2
+"""Calls of a run that are all named."""
 
 
 def render(trace: Trace) -> str:
@@ -46,8 +48,11 @@ def _upstream(step: Upstream) -> Iterator[str]:
 
 def _writer(step: Upstream) -> str:
     if not step.writer:
-        return "no recorded call wrote it"
+        through = f"; through {_through(step.through)}" if step.through else ""
+        return "no recorded call wrote it" + through
     told = [_call(step.writer_op, step.writer, step.writer_site), step.how]
+    if step.through:
+        told.append(f"through {_through(step.through)}")
     if step.since:
         told.append(step.since)
     if step.again:
@@ -55,6 +60,14 @@ def _writer(step: Upstream) -> str:
     elif not step.kept:
         told.append("what that call was given is not kept, or was no tensor")
     return ": ".join(told[:2]) + "".join(f"; {more}" for more in told[2:])
+
+
+def _through(calls: list[Passed]) -> str:
+    """The calls of a run by name; the first and the last of a long one."""
+    named = [f"{one.op} (call {one.call})" for one in calls]
+    if len(named) <= MOST_NAMED:
+        return ", ".join(named)
+    return f"{named[0]} … {named[-1]}, {len(named)} calls that pass it on"
 
 
 def _downstream(use: Downstream) -> str:

@@ -95,3 +95,21 @@ def test_what_the_program_named_cannot_steer_the_terminal(tmp_path: Path) -> Non
     done = run("trace", path, "--call", "1")
     assert done.returncode == 0
     assert not set(done.stdout) & set("\x1b\x07")
+
+
+def test_views_are_one_line_and_steps_of_their_own_with_all(tmp_path: Path) -> None:
+    x = tensor(4, min=0.0, max=1.0, mean=0.5, nan_count=0, inf_count=0)
+    records: list[schema.Record] = [header(level=5), call(1, "make"), returned(1, x)]
+    for n in range(2, 6):
+        records += [call(n, "aten.view.default", x), returned(n, x)]
+    path = recording(tmp_path, [*records, call(6, "use", x)])
+    shown = run("trace", path, "--call", "6").stdout.splitlines()
+    assert [line.split(" (4,)")[0].strip() for line in shown] == [
+        "use (call 6)",
+        "arg[0]",
+        "← make (call 1): equal statistics; through aten.view.default (call 5) … aten.view.default (call 2), 4 calls that "
+        "pass it on; what that call was given is not kept, or was no tensor",
+    ]
+    assert run("trace", path, "--call", "6", "--all").stdout.count("←") == 5
+    found = json.loads(run("trace", path, "--call", "6", "--json").stdout)
+    assert [passed["call"] for passed in found["upstream"][0]["through"]] == [5, 4, 3, 2]
