@@ -6,6 +6,8 @@ import signal
 from collections.abc import Iterator
 
 from firstfault.diagnose import report
+from firstfault.diagnose.case import Case, build
+from firstfault.diagnose.judgement import Ending
 from firstfault.read.evidence import Evidence
 from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.record.plain import plain_text
@@ -16,7 +18,7 @@ FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.
 
 def report_on(evidence: Evidence, *, last: int) -> report.Report:
     """The report on what was read; ``last`` is how many of the last calls are listed."""
-    case = report.Case(
+    case = Case(
         evidence.history,
         source=plain_text(evidence.name),
         kind=evidence.kind,
@@ -27,7 +29,7 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
         complaints=evidence.complaints,
         environment=_variables(evidence.session.get("environment")),
     )
-    found = report.build(case)
+    found = build(case)
     _add_session(found, evidence)
     found.problems += evidence.problems.lines()
     return found
@@ -67,7 +69,7 @@ def _words(value: object) -> list[str]:
     return [str(word) for word in value] if isinstance(value, list) else []
 
 
-def _ending(evidence: Evidence) -> report.Ending:
+def _ending(evidence: Evidence) -> Ending:
     status, pid = evidence.session.get("exit_status"), evidence.session.get("pid")
     killed = isinstance(evidence.session.get("signal"), int)
     well = status == 0 and not isinstance(status, bool) and not killed and isinstance(pid, int)
@@ -75,7 +77,7 @@ def _ending(evidence: Evidence) -> report.Ending:
     failed = not well and DEVICE_ERROR.search(evidence.stderr) is not None
     stopped = evidence.session.get("signal") in FROM_OUTSIDE
     known = isinstance(status, int) or killed
-    return report.Ending(known, exited_well, failed, stopped, evidence.running, failed=known and not well)
+    return Ending(known, exited_well, failed, stopped, evidence.running, failed=known and not well)
 
 
 def _end_in_words(evidence: Evidence, *, running: bool) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from firstfault.diagnose import rules
+from firstfault.diagnose.case import Case, build
 from firstfault.diagnose.finding import Finding
-from firstfault.diagnose.report import Case, Ending, Report, build
+from firstfault.diagnose.judgement import Ending
+from firstfault.diagnose.report import Report
 from firstfault.read.calls import History
 from firstfault.read.events import Event
 from firstfault.record import schema
