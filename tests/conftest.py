@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -17,6 +18,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: worke
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # decided when triton is imported, of what its kernels call too
+
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # a shell's job in the background, and nohup's, ignore
+    if signal.getsignal(_number) is signal.SIG_IGN:  # them, and so would the commands that tests start
+        signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
 
 # The same examples each time, and no clock: a machine under load must not fail what passed.
 _UNHURRIED: dict[str, Any] = {
