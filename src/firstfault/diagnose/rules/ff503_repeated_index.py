@@ -34,6 +34,8 @@ from firstfault.record import schema
 KIND = Kind.ILLEGAL_ACCESS
 CHOICES = re.compile(r"topk|moe|expert|route", re.IGNORECASE)
 PERMUTATION = re.compile(r"perm|shuffle|reorder|argsort", re.IGNORECASE)
+SORTS = re.compile(r"argsort", re.IGNORECASE)
+"""Operators that give permutations, of whatever they are given."""
 ENOUGH_CALLS = 2
 FAR = 2**24
 
@@ -43,8 +45,8 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     for label, tensor in suspect.tensors:
         if not contracts.is_integer(tensor):
             continue
-        name = f"{suspect.call.op.rpartition('.')[2]} {label}"
-        text = _one_choice(name, label, tensor) or _no_permutation(name, label, tensor)
+        op = suspect.call.op.rpartition(".")[2]
+        text = _one_choice(f"{op} {label}", label, tensor) or _no_permutation(op, label, tensor)
         if text:
             yield finding(
                 __name__,
@@ -90,9 +92,10 @@ def _one_choice(name: str, label: str, tensor: schema.Tensor) -> str:
     return f"all {choices} choices of all {rows} rows of {label} are {same}; each was to be another"
 
 
-def _no_permutation(name: str, label: str, tensor: schema.Tensor) -> str:
+def _no_permutation(op: str, label: str, tensor: schema.Tensor) -> str:
     count, low, high = elements(tensor.shape), whole(tensor.min), whole(tensor.max)
     mean = tensor.mean
+    name = SORTS.sub("", op) + f" {label}"
     if not PERMUTATION.search(name) or count < 2 or low is None or high is None or not isinstance(mean, (int, float)):
         return ""
     middle = (count - 1) / 2

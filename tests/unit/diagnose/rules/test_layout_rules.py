@@ -156,4 +156,5 @@ def test_indices_that_were_each_to_be_another() -> None:
     assert findings(rule, [ids(0, 7, 3.0, 4, 8), ids(0, 0, 0.0, 8)], op="moe_finalize") == []
     assert findings(rule, [ids(0, 9, 3.0, 10)], op="permute_rows")[0].text == "arg[0] is no permutation of 10: from 0 to 9 with mean 3 and not 4.5"  # fmt: skip
     assert findings(rule, [ids(0, 9, 4.5, 10)], op="permute_rows") == []
+    assert findings(rule, [ids(0, 4, 1.7, 9)], op="argsort_rows") == []  # what is sorted need be none
     assert findings(rule, [ids(0, 9, 3.0, 10)], op="norm") == []
