@@ -180,7 +180,7 @@ def test_a_server_that_hangs_costs_at_most_twice_the_timeout(
     starts = [one["at"] for one in json.loads((tmp_path / "b/metadata.json").read_text())["samples"]]
     # Each sample ends a timeout after its start; a machine under load is late with both, but begins no further one.
     assert starts[-1] - starts[0] <= timeout + 0.5
-    assert seconds < 50.0
+    assert seconds < 20.0
     assert done.problems
     assert json.loads((tmp_path / "b/health.txt.error.json").read_text())["error"] == "TimeoutError: timed out"
 

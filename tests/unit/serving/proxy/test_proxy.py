@@ -465,7 +465,7 @@ def test_it_costs_little(tmp_path: Path) -> None:
             await head_of(reader)
             await reader.readexactly(2)
             times.append(time.monotonic() - began)
-        return min(times)  # what each request costs at the least, however busy the machine is
+        return sorted(times)[len(times) // 2]
 
     assert through(handle, tmp_path / "r.jsonl", client)[0] < 0.2
 
