@@ -37,8 +37,7 @@ EXIT = {
     Verdict.NOISE: ExitCode.CANNOT_TELL,
 }
 """0 where something was found, 1 where the run with all off is itself wrong, 3 where there was nothing to find with
-this probe or too few runs to, 125 where no operator was
-switched, or chance is too large to tell."""
+this probe or too few runs to, 125 where no operator was switched, or chance is too large to tell."""
 
 
 class Stop(Exception):
