@@ -17,8 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +29,7 @@ from typing import IO
 from firstfault.read.session import open_source
 from firstfault.read.tensors import tensors
 from firstfault.record import schema
+from firstfault.tools.process_group import start_into
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = ROOT / "bench" / "programs"
@@ -151,17 +150,9 @@ def _run(command: list[str], seconds: float, environ: dict[str, str]) -> Ended:
     """Run a command, and end it with all that it started where it takes too long."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=err, env={**os.environ, **environ}, start_new_session=True
-        )
-        status: int | None = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            status = process.wait(seconds)
-        for number in (signal.SIGTERM, signal.SIGKILL):  # a server's processes may outlive it
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(3.0)
+        group = start_into(command, {**os.environ, **environ}, out, err)
+        status = group.wait(seconds)
+        group.end(3.0)  # an engine's processes may outlive it
         stdout, stderr = (_told(file) for file in (out, err))
         return Ended(status, stdout, stderr, time.monotonic() - began)
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from pathlib import Path
 from types import TracebackType
 
 from firstfault.record.layout import PRIVATE_FILE
 from firstfault.tools.children import below
-from firstfault.tools.process_group import Group
+from firstfault.tools.process_group import start_into
 
 _SHELL = "/bin/sh"
 
@@ -30,17 +29,15 @@ class Launched:
         log: the file that its stdout and stderr are appended to.
 
     Raises:
-        OSError: it cannot be started, or the log not be written.
+        CannotStart: there is no shell.
+        OSError: the log cannot be written.
     """
 
     def __init__(self, command: str, log: Path) -> None:
         self.log = log
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE), "ab") as file:
             self._begins = file.tell()
-            self._process = subprocess.Popen(  # noqa: S603
-                [_SHELL, "-c", command], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
-            )
-        self._group = Group(self._process)
+            self._group = start_into([_SHELL, "-c", command], os.environ, file, file)
 
     def __enter__(self) -> Launched:
         return self
@@ -53,12 +50,12 @@ class Launched:
     @property
     def pid(self) -> int:
         """Of the process that was started."""
-        return self._process.pid
+        return self._group.pid
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
-        return self._process.poll()
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._group.wait(0)
 
     def last_line(self) -> str:
         """The last line of what it wrote, for a word on why it ended."""
