@@ -19,7 +19,7 @@ import torch
 from firstfault.read.formats.values import unquoted
 from firstfault.record import schema
 from firstfault.record.dumped import OWNER
-from firstfault.replay import resolve
+from firstfault.replay import reprs, resolve
 from firstfault.replay.errors import NotRun
 
 Path = tuple[Any, ...]
@@ -35,10 +35,7 @@ _BUILDERS: dict[str, Callable[[list[Any]], Any]] = {
     "Size": torch.Size,
 }
 _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "OrderedDict": OrderedDict}
-_DEVICE = re.compile(r"device\(type='(\w+)'(?:, index=(\d+))?\)")
 _SLICE = re.compile(r"slice\((.+), (.+), (.+)\)")
-_TORCHS = re.compile(r"torch\.(\w+)")
-_TRITONS = re.compile(r"triton\.language\.(\w+)")
 _OF_MODULES = ("_modules", "_parameters", "_buffers")
 _CUDA = re.compile(r"cuda(:\d+)?")
 SAVE_MODULES = "record it with FIRSTFAULT_DUMP_MODULES=1 to save what it holds"
@@ -257,12 +254,12 @@ def _plain_object(value: schema.Opaque, path: Path, device: Callable[[str], str]
     text = value.repr or ""
     if value.cut and value.name in ("bytes", "bytearray"):
         raise NotRun(f"{shown(path)} is {value.name} of which only the start was saved")
-    if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and (match := _TORCHS.fullmatch(text)):
+    if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and (match := reprs.OF_TORCH.fullmatch(text)):
         return getattr(torch, match[1])
-    if value.name == "dtype" and (match := _TRITONS.fullmatch(text)):
+    if value.name == "dtype" and (match := reprs.OF_TRITON.fullmatch(text)):
         return resolve.by_reference({"module": "triton.language", "qualname": match[1]})
     if value.name == "device":
-        match = _DEVICE.fullmatch(text)
+        match = reprs.DEVICE.fullmatch(text)
         name = (match[1] + (f":{match[2]}" if match[2] else "")) if match else text
         return torch.device(device(name))
     if value.name in ("bytes", "bytearray") and text:
@@ -317,9 +314,9 @@ def _number(text: str, path: Path) -> Any:
 
 def _key(text: str, path: Path) -> Any:
     """A dict's key, from its ``repr``."""
-    if match := _TORCHS.fullmatch(text):
+    if match := reprs.OF_TORCH.fullmatch(text):
         return getattr(torch, match[1])
-    if match := _DEVICE.fullmatch(text):
+    if match := reprs.DEVICE.fullmatch(text):
         return torch.device(match[1], int(match[2])) if match[2] else torch.device(match[1])
     try:
         return ast.literal_eval(text)

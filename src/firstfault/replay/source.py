@@ -12,6 +12,7 @@ from typing import Any
 
 from firstfault.read.formats.values import unquoted
 from firstfault.record import schema
+from firstfault.replay import reprs
 from firstfault.replay.errors import NotRun
 from firstfault.replay.rebuild import Path, shown
 
@@ -23,9 +24,6 @@ _CONTAINERS = {
     "deque": ("collections.deque([", "])"),
     "Size": ("torch.Size([", "])"),
 }
-_DEVICE = re.compile(r"device\(type='(\w+)'(?:, index=\d+)?\)")
-_TORCHS = re.compile(r"torch\.\w+")
-_TRITONS = re.compile(r"triton\.language\.(\w+)")
 _LITERAL = re.compile(r"(slice|range)\((?:None|-?\d+)(?:, (?:None|-?\d+)){1,2}\)")
 _SHORT_NAME = re.compile(r"[A-Za-z0-9_.:/+-]{0,64}")
 HIDDEN = "x"
@@ -122,12 +120,12 @@ class Source:
 
     def _opaque(self, value: schema.Opaque, path: Path) -> str:
         text = value.repr or ""
-        if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and _TORCHS.fullmatch(text):
+        if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and reprs.OF_TORCH.fullmatch(text):
             return text
-        if value.name == "dtype" and (match := _TRITONS.fullmatch(text)):
+        if value.name == "dtype" and (match := reprs.OF_TRITON.fullmatch(text)):
             return self.function({"module": "triton.language", "qualname": match[1]})
         if value.name == "device":
-            match = _DEVICE.fullmatch(text)
+            match = reprs.DEVICE.fullmatch(text)
             return "torch.device(DEVICE)" if match is None or match[1] != "cpu" else 'torch.device("cpu")'
         if value.name == "bytes" and not value.cut:
             return repr(bytes(len(ast.literal_eval(text)))) if self._private else text
@@ -168,7 +166,7 @@ class Source:
 
 
 def _key(text: str, path: Path) -> str:
-    if _TORCHS.fullmatch(text):
+    if reprs.OF_TORCH.fullmatch(text):
         return text
     try:
         ast.literal_eval(text)
