@@ -56,6 +56,12 @@ class SavedCall:
         found = self.metadata.get("exception")
         return (str(found.get("type", "")), str(found.get("message", ""))) if isinstance(found, dict) else None
 
+    @property
+    def function(self) -> dict[str, Any]:
+        """How what was called is found again; empty in dumps of others."""
+        found = self.metadata.get("function")
+        return found if isinstance(found, dict) else {}
+
     def listed(self, name: str) -> list[str]:
         """A list of keys in the metadata."""
         found = self.metadata.get(name)

@@ -17,7 +17,7 @@ import torch
 from firstfault.read.saved_call import SavedCall
 from firstfault.record import schema
 from firstfault.record.partial import Sample, decoded
-from firstfault.replay import engines, partial, resolve, tensors
+from firstfault.replay import engines, partial, resolve, tensors, triton_launch
 from firstfault.replay.errors import NotRun
 from firstfault.replay.rebuild import Path, Rebuilder, shown
 
@@ -140,11 +140,10 @@ class Prepared:
         self.notes += engines.ready()
         scope = getattr(function, "__globals__", {})
         builder = Rebuilder(tensor_at, self.objects, self.devices.of, scope)
-        given = self.saved.given
-        positional = [builder.value(value, (index,)) for index, value in enumerate(given.positional)]
-        named = {name: builder.value(value, (name,)) for name, value in given.named.items()}
+        positional = [builder.value(value, (index,)) for index, value in enumerate(self.saved.given.positional)]
+        named = {name: builder.value(value, (name,)) for name, value in triton_launch.named(self.saved).items()}
         if is_method:
-            function = _method(builder.owner(), self.saved.metadata["function"]["name"])
+            function = _method(builder.owner(), self.saved.function["name"])
         return Arguments(positional, named, placed, names, function or _none, builder.missing)
 
     def again(self, device: str, function: Callable[..., Any]) -> Prepared:
@@ -159,16 +158,13 @@ class Prepared:
         """What is called, and whether it is a method of the rebuilt object."""
         if self._function is not None:
             return self._function, False
-        reference = self.saved.metadata.get("function")
-        reference = reference if isinstance(reference, dict) else {}
+        reference = self.saved.function
         if reference.get("kind") == "method":
             return None, True
         if not reference and self.saved.metadata.get("module"):
             reference = {"module": self.saved.metadata["module"]}
         found = resolve.function(reference, self.saved.op)
-        if reference.get("kind") == "triton":
-            return _launch(found, self.saved), False
-        return found, False
+        return triton_launch.launched(found) if reference.get("kind") == triton_launch.KIND else found, False
 
     def _keys(self) -> tuple[dict[int, str], dict[str, str], dict[str, str]]:
         """By ``id`` of each description the tensor's key; by key its name, and the device that it goes to."""
@@ -264,27 +260,6 @@ def _with_grad(tensor: torch.Tensor, described: schema.Tensor) -> torch.Tensor:
     if described.requires_grad and not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex()):
         return tensor.requires_grad_()
     return tensor
-
-
-_KERNELS = ("JITFunction", "InterpretedFunction")
-
-
-def _launch(kernel: Any, saved: SavedCall) -> Callable[..., Any]:
-    """A Triton kernel as a function: its launch over the grid that was recorded.
-
-    Recorded is what the kernel itself was launched with: an autotuner around it has chosen already.
-    """
-    while type(kernel).__name__ not in _KERNELS and hasattr(kernel, "fn"):
-        kernel = kernel.fn
-
-    def launch(**named: Any) -> None:
-        grid = named.pop("grid", None)
-        grid = grid if isinstance(grid, (tuple, list)) else saved.metadata.get("grid")
-        if not isinstance(grid, (tuple, list)):
-            raise NotRun("its grid was computed from the arguments, and only that was recorded")
-        kernel[tuple(grid)](**named)
-
-    return launch
 
 
 def _default() -> str:

@@ -19,7 +19,7 @@ from firstfault.read.saved_call import SavedCall
 from firstfault.read.tolerances import TOLERANCES
 from firstfault.record import layout, schema
 from firstfault.record.dumped import OWNER
-from firstfault.replay import definitions, synthetic, tensors
+from firstfault.replay import definitions, synthetic, tensors, triton_launch
 from firstfault.replay.call import Prepared
 from firstfault.replay.errors import NotRun
 from firstfault.replay.rebuild import Path as Place
@@ -73,6 +73,13 @@ def found(module, qualname, root):
     for word in qualname.split("."):
         value = getattr(value, word)
     return value
+
+
+def launched(kernel):
+    """A Triton kernel as a function of its arguments and the grid, without what tunes or guards it."""
+    while type(kernel).__name__ not in ("JITFunction", "InterpretedFunction") and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return lambda grid, **given: kernel[grid](**given)
 
 
 def placed(held):
@@ -202,9 +209,9 @@ def _recorded_device(where: Mapping[str, str]) -> str:
 def _code(prepared: Prepared, source: Source, *, private: bool) -> list[str]:
     """Everything up to the call, and the call."""
     saved = prepared.saved
-    given = saved.given
-    args = "".join(f"    {source.value(value, (index,))},\n" for index, value in enumerate(given.positional))
-    kwargs = "".join(f"    {name!r}: {source.value(value, (name,))},\n" for name, value in given.named.items())
+    named = triton_launch.named(saved)
+    args = "".join(f"    {source.value(value, (index,))},\n" for index, value in enumerate(saved.given.positional))
+    kwargs = "".join(f"    {name!r}: {source.value(value, (name,))},\n" for name, value in named.items())
     function = _function(prepared, source)
     if private:
         made = [
@@ -255,9 +262,9 @@ def _mode_lines(modes: Mapping[str, Any]) -> list[str]:
 def _function(prepared: Prepared, source: Source) -> str:
     """What is called, as Python."""
     saved = prepared.saved
-    reference = saved.metadata.get("function")
-    kind = reference.get("kind") if isinstance(reference, dict) else None
-    if not isinstance(reference, dict) or kind not in ("operator", "function", "method"):
+    reference = saved.function
+    kind = reference.get("kind")
+    if kind not in ("operator", "function", "method", triton_launch.KIND):
         raise NotRun(f"the dump does not say where {saved.op} is found, so a script cannot name it")
     if kind == "operator":
         if reference.get("module") or reference.get("file"):
@@ -270,7 +277,8 @@ def _function(prepared: Prepared, source: Source) -> str:
         if told is None or "state" not in told:
             raise NotRun("it is a method of an object whose state was not saved")
         return f"{source.stateful(told, (OWNER,))}.{reference['name']}"
-    return source.function(reference)
+    name = source.function(reference)
+    return f"launched({name})" if kind == triton_launch.KIND else name
 
 
 def _imports(imports: Mapping[str, Mapping[str, Any]]) -> list[str]:

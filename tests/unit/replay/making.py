@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from firstfault.capture import boundary
+from firstfault.record import layout
 from firstfault.replay import child
 from firstfault.replay.spec import Done, Line, Spec
 from firstfault.replay.verdict import Replayed
@@ -28,6 +30,12 @@ def dumped(record: Record, func: Callable[..., Any], *args: Any, is_method: bool
 def call(func: Callable[..., Any], *args: Any, is_method: bool = False, **kwargs: Any) -> None:
     with suppress(ValueError):
         boundary.wrap(func, f"pkg.{func.__name__}", is_method=is_method)(*args, **kwargs)
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    """Change what a dump says of its call."""
+    path = folder / layout.METADATA
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def replayed(*folders: Path, **chosen: Any) -> list[Replayed]:

@@ -18,7 +18,7 @@ from firstfault.record import layout
 from firstfault.replay.verdict import Verdict
 from tests.conftest import Record
 from tests.unit.replay import samples
-from tests.unit.replay.making import HERE, call, dumped, one, replayed
+from tests.unit.replay.making import HERE, call, dumped, edit, one, replayed
 
 DATA = Path(__file__).parent.parent / "data"
 MATCH, MISMATCH, CRASHED, NO_BASELINE, NOT_RUN = (
@@ -28,11 +28,6 @@ MATCH, MISMATCH, CRASHED, NO_BASELINE, NOT_RUN = (
     Verdict.NO_BASELINE,
     Verdict.NOT_RUN,
 )
-
-
-def edit(folder: Path, **changes: Any) -> None:
-    path = folder / layout.METADATA
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 # --- arguments
