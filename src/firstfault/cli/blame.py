@@ -12,6 +12,7 @@ import typer
 from firstfault.cli.messages import tell
 from firstfault.cli.paths import READABLE
 from firstfault.cli.processes import PROCESS_HELP
+from firstfault.diagnose import commands
 from firstfault.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def command(
     found.problems = evidence.problems.lines()
     if found.blamed:
         by_reference = any(one.call == found.blamed and one.by == "reference" for one in found.producers)
-        found.next = _next(path, calls.find(found.blamed), by_reference=by_reference)
+        found.next = commands.of_run(_next(path, calls.find(found.blamed), by_reference=by_reference), report.command)
     sys.stdout.write(as_json.render(found) if json else blame_text.render(found))
     for problem in found.problems:
         tell(problem)
@@ -73,7 +74,7 @@ def command(
 def _next(path: Path, blamed: Call | None, *, by_reference: bool) -> str:
     """The command that looks closer at the call that is blamed; only one that was dumped can be made again."""
     if blamed is None or not blamed.dump:
-        return "firstfault run --level 10 -- COMMAND"
+        return commands.record(level=10)
     return f"firstfault replay {path} --call {blamed.n}" + " --against reference" * by_reference
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from firstfault.diagnose import complaints
+from firstfault.diagnose import commands, complaints
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.read.calls import Call
 from firstfault.read.formats.complaint import Complaint
@@ -88,5 +88,5 @@ def of_complaints(told: Sequence[Complaint]) -> Diagnosis | None:
         Confidence.HIGH if seen else Confidence.MEDIUM,
         culprit_op=seen.kernel if seen else "",
         text=complaints.sentence(first),
-        command="firstfault run --level 5 -- COMMAND",
+        command=commands.record(level=5),
     )

@@ -8,8 +8,7 @@ from __future__ import annotations
 import shlex
 from statistics import median
 
-from firstfault.diagnose import complaints
-from firstfault.diagnose.commands import slowest_calls
+from firstfault.diagnose import commands, complaints
 from firstfault.diagnose.compared import Comparison, Pair, Slower, Unused
 from firstfault.diagnose.diagnosis import Diagnosis
 from firstfault.diagnose.finding import Confidence, Kind
@@ -71,7 +70,7 @@ def diagnosed(found: Comparison) -> Diagnosis | None:
         return _of_given(found.given) or (_of_unused(found.unused[0]) if found.unused else None)
     if found.slower and not found.only:
         slower = found.slower[0]
-        command = slowest_calls(found.right.source, slower.op)
+        command = commands.slowest_calls(found.right.source, slower.op)
         text = f"{slower.in_words}, and gives the same"
         return Diagnosis(Kind.LATENCY, Confidence.MEDIUM, "", 0, slower.op, 0, slower.op, text, command)
     return None
@@ -83,7 +82,7 @@ def _of_first(found: Comparison, first: Pair) -> Diagnosis:
     sure = Confidence.MEDIUM if before else Confidence.HIGH
     told = Diagnosis(_kind(first), sure, "", first.right, first.op, first.right, first.op)
     told.text = f"{first.op} was given the same on both sides and gave something else"
-    told.command = "firstfault run --level 10 -- COMMAND"
+    told.command = commands.record(level=10)
     if first.layouts:
         layout = first.layouts[0]
         told.kind, told.origin, told.origin_op = Kind.MISMATCH, first.origin, first.origin_op
@@ -94,7 +93,7 @@ def _of_first(found: Comparison, first: Pair) -> Diagnosis:
         name, left, right = variable
         told.origin, told.origin_op = 0, ""
         told.text += f", and {name} is not the same in their environments ({left or 'not set'} | {right or 'not set'})"
-        told.command = f"env -u {name} firstfault run --level 5 -- COMMAND"
+        told.command = commands.record(level=5, env=f"env -u {name}")
     elif told.kind is Kind.PRECISION and _like_tf32(first):
         told.text += f"; they are about {first.relative:.1g} apart, as rounding to TF32 (2⁻¹¹) makes them"
     return told
@@ -139,7 +138,7 @@ def _of_given(given: Pair) -> Diagnosis | None:
         given.origin_op,
         f"{given.origin_op} (call {given.origin}) wrote {names} of {given.op} in place, and it is not the same, though "
         "all that was given to calls before was",
-        "firstfault run --level 10 -- COMMAND",
+        commands.record(level=10),
     )
 
 
@@ -154,7 +153,7 @@ def _of_unused(unused: Unused) -> Diagnosis:
         unused.op,
         f"{unused.op} was given another {unused.name} on each side ({unused.left} | {unused.right}) and gave the same "
         f"in {unused.pairs} calls: it may not use it",
-        "firstfault run --level 10 -- COMMAND",
+        commands.record(level=10),
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from firstfault.diagnose import report
+from msgspec import structs
+
+from firstfault.diagnose import commands, report
 from firstfault.diagnose.case import Case, build
 from firstfault.diagnose.judgement import Ending
 from firstfault.read.evidence import Evidence
@@ -31,6 +33,7 @@ def report_on(evidence: Evidence, *, last: int) -> report.Report:
     )
     found = build(case)
     _add_session(found, evidence)
+    _say_what_was_run(found)
     found.problems += evidence.problems.lines()
     return found
 
@@ -45,6 +48,16 @@ def _add_session(found: report.Report, evidence: Evidence) -> None:
     found.ended = _end_in_words(evidence, running=any(process.running for process in found.processes))
     found.unseen = evidence.unseen
     found.stderr = evidence.stderr.rstrip().splitlines()[-report.STDERR_LINES :]
+
+
+def _say_what_was_run(found: report.Report) -> None:
+    """Put it into the next steps that run it once more."""
+    words = found.command
+    for process in found.processes:
+        told = process.findings
+        process.findings = [structs.replace(one, command=commands.of_run(one.command, words)) for one in told]
+    if found.diagnosis is not None:
+        found.diagnosis.command = commands.of_run(found.diagnosis.command, words)
 
 
 BLOCKING = (

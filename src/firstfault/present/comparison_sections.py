@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.compared import Comparison, Pair, Side, Verdict
 from firstfault.present import values
 from firstfault.present.sections import LONGEST_LINE, LONGEST_TEXT, NEXT, Code, Label, Line, Section
@@ -112,7 +113,7 @@ def _next(found: Comparison) -> Iterator[Line]:
     elif found.given is not None:
         yield "follow what differs to where it came from: ", Code(_trace(found.right, found.given.right))
     elif found.verdict is Verdict.CANNOT_TELL and found.measured < found.paired:
-        yield "record both with statistics: ", Code("firstfault run --level 5 -- COMMAND")
+        yield "record both with statistics: ", Code(commands.record(level=5))
 
 
 def _trace(side: Side, n: int) -> str:

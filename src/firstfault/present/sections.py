@@ -7,10 +7,11 @@ was: whoever prints it makes it inert.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.chain import Chain
 from firstfault.diagnose.finding import Confidence, Finding
 from firstfault.diagnose.report import Argument, CallReport, ProcessReport, Report, TargetReport, Verdict
@@ -290,7 +291,7 @@ def _next_steps(report: Report) -> Iterator[Line]:
         if first.verdict is Verdict.BETWEEN_CALLS:
             yield (
                 "to name what it died in, decorate it with @debug_kernel_api, or record every PyTorch operator: ",
-                Code(f"firstfault run --targets {','.join([*report.targets, 'aten'])} -- COMMAND"),
+                Code(_record(report, targets=[*report.targets, "aten"])),
             )
         if first.raised and first.only is None:
             yield ("see which calls raised what: ", Code(_log(report)))
@@ -299,7 +300,7 @@ def _next_steps(report: Report) -> Iterator[Line]:
 def _record_calls(report: Report) -> Line:
     """What would give calls, of a run that gave none."""
     if report.level == Level.OFF:
-        return ("level 0 records nothing: ", Code("firstfault run --level 3 -- COMMAND"))
+        return ("level 0 records nothing: ", Code(_record(report, level=3)))
     if report.targets:
         return (
             "no boundary was called: it used nothing that is recorded by itself (see firstfault targets), or not in a "
@@ -307,7 +308,7 @@ def _record_calls(report: Report) -> Line:
         )
     return (
         "no boundary was called: decorate functions with @debug_kernel_api, or attach to what the program uses: ",
-        Code("firstfault run -- COMMAND"),
+        Code(_record(report)),
     )
 
 
@@ -330,11 +331,16 @@ def _look_at(suspect: CallReport, process: ProcessReport, report: Report) -> Ite
             "or it ended before they were",
         )
     elif process.level < Level.DUMPS and not suspect.dump and process.verdict is Verdict.IN_FLIGHT:
-        yield ("record once more at level 10, which saves its inputs: ", Code("firstfault run --level 10 -- COMMAND"))
+        yield ("record once more at level 10, which saves its inputs: ", Code(_record(report, level=10)))
     before = min(SHOWN_BEFORE, suspect.n - 1, process.calls - 1)
     if before > 0:
         since = max(0, process.calls - suspect.n)
         yield ("see the calls before it: ", Code(f"{_log(report)} --last {before + 1 + since}"))
+
+
+def _record(report: Report, *, level: int | None = None, targets: Sequence[str] = ()) -> str:
+    """The command that records what was run once more."""
+    return commands.of_run(commands.record(level=level, targets=targets), report.command)
 
 
 def _log(report: Report) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from firstfault.diagnose.report import ProcessReport, Verdict
 from firstfault.read.living import this_host
@@ -255,6 +256,17 @@ def test_how_the_command_ended(tmp_path: Path, session: dict[str, Any], text: st
     found = report(path)
     assert found.ended == text
     assert found.stderr == [f"line {n}" for n in range(35, 50)]
+
+
+def test_what_was_run_is_in_the_next_steps(tmp_path: Path) -> None:
+    fine = tensor(64, min=0.0, max=1.0, mean=0.5, nan_count=0, inf_count=0)
+    path = recording(tmp_path, [header(5), call(1, "op", fine), returned(1, structs.replace(fine, nan_count=3))])
+    (path / "session.json").write_text(json.dumps({"command": ["python", "serve it.py"]}))
+    found = report(path)
+    [finding] = found.processes[0].findings
+    assert finding.command == "firstfault run --level 10 -- python 'serve it.py'"
+    assert found.diagnosis is not None
+    assert found.diagnosis.command == finding.command
 
 
 @pytest.mark.parametrize("name", samples.LOGS)

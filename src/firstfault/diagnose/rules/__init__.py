@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from firstfault.diagnose import lineage
+from firstfault.diagnose import commands, lineage
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.read import earlier
 from firstfault.read.calls import Call, Process, State
@@ -204,7 +204,7 @@ class Suspect:
         if ATEN in self.process.targets or any(target == ATEN for target, _ in self.process.by_target):
             return NextStep(f"{unknown}: look at where the program makes it")
         level = max(self.process.header.level if self.process.header else 0, Level.STATISTICS)
-        command = f"firstfault run --level {level:d} --targets default,{ATEN} -- COMMAND"
+        command = commands.record(level=level, targets=["default", ATEN])
         return NextStep(f"{unknown}: record what PyTorch's own operators write, too", command)
 
     @property

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.diagnose.rules.ff301_not_finite import counts
@@ -45,7 +46,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         f"{suspect.call.op} (call {suspect.call.n}) {what}, though all its inputs were finite",
         "record it once more at level 10, and run it by itself on the inputs that were saved",
         verdict=Verdict.CAUSE,
-        command="firstfault run --level 10 -- COMMAND",
+        command=commands.record(level=10),
         evidence=[_range(label, suspect) for label, _ in suspect.tensors],
         rules_out="the calls before it: what they gave to it was finite",
     )

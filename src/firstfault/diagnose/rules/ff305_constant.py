@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.results import What
@@ -39,6 +40,6 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             f"{notice.calls} earlier calls did not, and none of its inputs is constant",
             "record it once more at level 10, and run it by itself on the inputs that were saved",
             verdict=Verdict.CAUSE,
-            command="firstfault run --level 10 -- COMMAND",
+            command=commands.record(level=10),
             rules_out="the calls before it: what they gave to it differs",
         )

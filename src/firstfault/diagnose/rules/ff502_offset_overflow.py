@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.formats.values import elements
@@ -49,7 +50,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             text,
             "run it with one row below and one above the threshold, or with 64-bit ids",
             verdict=Verdict.CAUSE if suspect.witnessed else Verdict.SUSPICIOUS,
-            command=suspect.trace() or "firstfault run --level 10 -- COMMAND",
+            command=suspect.trace() or commands.record(level=10),
         )
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstfault.diagnose.commands import slowest_calls
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.read.durations import LASTING_CALLS, Slow
@@ -48,7 +48,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             _text(slow),
             "see what changed with it: compare its arguments with those of the call before",
             verdict=Verdict.CAUSE,
-            command=slowest_calls(suspect.source, slow.first.op),
+            command=commands.slowest_calls(suspect.source, slow.first.op),
             evidence=[f"{slow.before} earlier calls with about as many bytes took {_time(slow.usual)}, the median"],
             rules_out="the calls around it: their times are as they were" if weighs else "",
         )

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.lineage import Origin
 from firstfault.diagnose.rules import NextStep, Suspect, finding
@@ -53,7 +54,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
 
 def _next(suspect: Suspect, breach: Breach) -> NextStep:
     if breach.label.startswith(RESULT):
-        return NextStep("run the call by itself on its inputs", "firstfault run --level 10 -- COMMAND")
+        return NextStep("run the call by itself on its inputs", commands.record(level=10))
     return suspect.follow(breach.label, f"follow {breach.label} to the call that made it")
 
 

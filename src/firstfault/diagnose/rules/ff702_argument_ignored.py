@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 
@@ -44,6 +45,6 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             f"{ignored.first} … {suspect.call.n}), with all else equal: it may not use it",
             "save both calls at level 10, and run them on another backend",
             verdict=Verdict.CAUSE,
-            command="firstfault run --level 10 -- COMMAND",
+            command=commands.record(level=10),
             rules_out="its other arguments: they were the same",
         )

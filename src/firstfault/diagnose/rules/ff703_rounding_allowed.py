@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.numerics import rounding
 from firstfault.diagnose.rules import Suspect, finding
@@ -42,7 +43,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             [],
             f"{name}={value} lets libraries round the inputs of products, by about 2⁻¹¹ of their size, in every call",
             "run it without the variable, and compare",
-            command=f"env -u {name} firstfault run --level 5 -- COMMAND",
+            command=commands.record(level=5, env=f"env -u {name}"),
             evidence=[f"the session's environment has {name}={value}"],
             rules_out="any one operator, as long as the variable is set",
         )

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
 
@@ -45,6 +46,6 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         f"{call.message.partition(chr(10))[0][:200]}",
         "run it eagerly, and replace what waits (a mask as index, item(), nonzero, a copy to the host)",
         verdict=Verdict.CAUSE,
-        command="TORCH_SHOW_CPP_STACKTRACES=1 firstfault run -- COMMAND",
+        command=commands.record(env="TORCH_SHOW_CPP_STACKTRACES=1"),
         rules_out="the values: eager runs of the same call do not fail",
     )

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from firstfault.diagnose import commands
 from firstfault.diagnose.complaints import EXPORT, INVALID_ARGUMENT
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
@@ -44,7 +45,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         f"{suspect.call.op} (call {suspect.call.n}) could not export memory to other processes ('invalid argument'), "
         "as memory of expandable segments cannot be",
         "run it without expandable_segments, or without the custom all-reduce",
-        command=f"env -u {name or VARIABLES[0]} firstfault run -- COMMAND",
+        command=commands.record(env=f"env -u {name or VARIABLES[0]}"),
         evidence=[told],
         rules_out="a bad address: nothing was read or written",
     )
