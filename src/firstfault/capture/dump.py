@@ -12,40 +12,32 @@ complete dumps within its budget, and the ones in flight always.
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import shutil
 import threading
 import time
-from ast import literal_eval
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 
-from firstfault.capture import archive, partial, snapshot
+from firstfault.capture import archive, dump_keys, dump_metadata, partial, snapshot
 from firstfault.capture.describe import Found, PathKey, class_name
 from firstfault.capture.guard import message_of
 from firstfault.capture.part import Part
 from firstfault.record import layout, schema
-from firstfault.record.dumped import OWNER
-from firstfault.record.plain import plain_text
 from firstfault.settings import Settings
 
-PAGE = 4096
 FREE_SHARE = 20
 MOST_FREE = 2**30
 """A twentieth of the disk, at most 1 GiB, is left free for the program."""
 LOOK_SECONDS = 1.0
 """How long what was seen of a disk with much more than that free holds."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Skipped(Exception):
@@ -116,7 +108,7 @@ class Dumper:
             Skipped: it does not fit the budget or the disk.
             OSError: the system refused to write it; nothing is left of it.
         """
-        keyed = dict(by_key(found, input_key))
+        keyed = dict(dump_keys.by_key(found, dump_keys.input_key))
         planned = snapshot.plan(keyed.items(), partial.choose(call.op, keyed, self.largest))
         self.check(planned.nbytes)
         self._drop_oldest(planned.nbytes)
@@ -142,12 +134,13 @@ class Dumper:
         self._drop_oldest(nbytes)
         with self._new_folder(call.op) as (folder, stamp):
             keys = [view.key for view in inputs.views]
-            metadata = _first_metadata(call, stamp, self._pid, keys, inputs.paths, {}, inputs.lost)
+            metadata = dump_metadata.of_inputs(call, stamp, self._pid, keys, inputs.paths, {}, inputs.lost)
             metadata |= {"graph": call.graph, "replay": replay}
             sizes = [_write(f"{folder}/{layout.INPUTS}", inputs.views, inputs.storages, {}, {}), 0]
             if after is not None and outputs is not None:
                 sizes[1] = _save_outcome(folder, metadata, inputs, after, outputs)
-            os.close(_put(f"{folder}/{layout.METADATA}", _one_field_a_line(metadata).ljust(PAGE)))
+            with closing(dump_metadata.MetadataFile(folder)) as file:
+                file.write(metadata)
         self.complete(folder, sum(sizes))
         return Saved(folder, sizes[0], sizes[1])
 
@@ -238,17 +231,17 @@ class OpenDump:
         self.folder = folder
         self._dumper = dumper
         self._keyed = keyed
-        self._metadata_fd = -1
+        self._file = dump_metadata.MetadataFile(folder)
         self._inputs = snapshot.take(planned)
         state = _random_state({item.tensor.device for item in keyed.values() if item.tensor.is_cuda})
         self.nbytes = _write_snapshot(f"{folder}/{layout.INPUTS}", self._inputs, state)
         keys = self._inputs.keys
         paths = {key: keyed[key].path for key in keys}
-        lost = planned.unreachable | left_out("inputs", not_captured)
-        self._metadata = _first_metadata(call, stamp, pid, keys, paths, state, lost) | told
+        lost = planned.unreachable | dump_keys.left_out("inputs", not_captured)
+        self._metadata = dump_metadata.of_inputs(call, stamp, pid, keys, paths, state, lost) | told
         self._parts = _parts_of(self._inputs.plan)
         self._metadata["partial"] = {key: part.how for key, part in self._parts.items()}
-        self._write_metadata()
+        self._file.write(self._metadata)
 
     def tell(self, facts: dict[str, Any]) -> None:
         """Add to the metadata what has become known since the call began.
@@ -257,7 +250,7 @@ class OpenDump:
             OSError: the system refused to write it.
         """
         self._metadata |= facts
-        self._write_metadata()
+        self._file.write(self._metadata)
 
     def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
         """Save the outputs and what the call changed in place; return the paths to the latter.
@@ -267,13 +260,13 @@ class OpenDump:
                 that the call completed without them.
         """
         self._metadata["execution_status"] = "completed"
-        self._metadata["output_metadata"] = dict(_flat(result, "result"))
+        self._metadata["output_metadata"] = dict(dump_metadata.flat(result, "result"))
         self._metadata["result"] = result
-        lost = left_out("outputs", not_captured)
+        lost = dump_keys.left_out("outputs", not_captured)
         try:
             changed, unknown = self._changed()
             lost |= {f"mutated_{key}": reason for key, reason in unknown.items()}
-            lost |= self._save_outputs(dict(by_key(found, output_key)), changed)
+            lost |= self._save_outputs(dict(dump_keys.by_key(found, dump_keys.output_key)), changed)
         except (Skipped, OSError, RuntimeError) as reason:
             lost["outputs"] = str(reason)
             raise
@@ -317,62 +310,11 @@ class OpenDump:
     def _close(self) -> None:
         """Write the last word and give everything back, however that goes."""
         try:
-            self._write_metadata()
+            self._file.write(self._metadata)
         finally:
-            os.close(self._metadata_fd)
+            self._file.close()
             self._inputs = None  # type: ignore[assignment]
             self._dumper.complete(self.folder, self.nbytes)
-
-    def _write_metadata(self) -> None:
-        """Put ``metadata.json`` there whole, or leave the one that is there.
-
-        The first goes to another name and is renamed, filled up to a page. A later one within that page is one
-        ``pwrite`` over it, which needs no more disk and which no signal can interrupt midway: renaming over a
-        file costs 230 µs on ext4, this 3.
-
-        Raises:
-            OSError: the system refused it.
-        """
-        data = _one_field_a_line(self._metadata).ljust(PAGE)
-        in_place = len(data) == PAGE and self._metadata_fd >= 0 and os.fstat(self._metadata_fd).st_size == PAGE
-        if in_place and os.pwrite(self._metadata_fd, data, 0) == PAGE:
-            return
-        fd = _put(f"{self.folder}/{layout.METADATA}", data)
-        if self._metadata_fd >= 0:
-            os.close(self._metadata_fd)
-        self._metadata_fd = fd
-
-
-def _first_metadata(
-    call: schema.Call,
-    stamp: str,
-    pid: int,
-    keys: list[str],
-    paths: dict[str, tuple[PathKey, ...]],
-    state: dict[str, bytes],
-    lost: dict[str, str],
-) -> dict[str, Any]:
-    """What ``metadata.json`` says while a call is in flight: its inputs are saved."""
-    return {
-        "function_name": call.op,
-        "timestamp": stamp,
-        "process_id": pid,
-        "execution_status": "inputs_saved",
-        "input_metadata": dict(_flat_call(call)),
-        "input_tensor_keys": keys,
-        "output_metadata": {},
-        "output_tensor_keys": [],
-        "mutated_tensor_keys": [],
-        "call_number": call.n,
-        "thread_id": call.tid,
-        "tensor_paths": paths,
-        "random_state": list(state),
-        "partial": {},
-        "not_captured": lost,
-        "args": call.args,
-        "kwargs": call.kwargs,
-        "result": None,
-    }
 
 
 def _parts_of(planned: snapshot.Plan) -> dict[str, Part]:
@@ -402,7 +344,7 @@ def _save_outcome(folder: str, metadata: dict[str, Any], inputs: Side, after: Si
     ]
     metadata |= {
         "execution_status": "completed",
-        "output_metadata": dict(_flat(outputs.value, "result")),
+        "output_metadata": dict(dump_metadata.flat(outputs.value, "result")),
         "output_tensor_keys": [view.key for view in outputs.views],
         "mutated_tensor_keys": [view.key for view in mutated],
         "tensor_paths": metadata["tensor_paths"] | outputs.paths,
@@ -421,23 +363,6 @@ def _compact(
     """The same tensors on those of the storages that any of them lies on."""
     used = {old: new for new, old in enumerate(sorted({view.storage for view in views}))}
     return tuple(replace(view, storage=used[view.storage]) for view in views), [storages[index] for index in used]
-
-
-def _put(path: str, data: bytes) -> int:
-    """Write ``data`` under another name and rename it to ``path``; return its descriptor, open for writing."""
-    unfinished = f"{path.removesuffix('.json')}.unfinished"
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, layout.PRIVATE_FILE)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.replace(unfinished, path)
-    except BaseException:
-        os.close(fd)
-        with suppress(OSError):
-            os.unlink(unfinished)
-        raise
-    return fd
 
 
 def _is_relaid(item: Found) -> bool:
@@ -463,16 +388,6 @@ def _write(
     return archive.write_any(path, archive.tensors(views, storages) | others, attachments)
 
 
-def _one_field_a_line(fields: dict[str, Any]) -> bytes:
-    """JSON that a person can read and that stays within a page for most calls."""
-    return b"{\n" + b",\n".join([_field(name) + _encode(value) for name, value in fields.items()]) + b"\n}"
-
-
-@lru_cache(maxsize=64)
-def _field(name: str) -> bytes:
-    return f"  {json.dumps(name)}: ".encode()
-
-
 def _random_state(devices: set[torch.device]) -> dict[str, bytes]:
     """State of the CPU's generator and of each device's that the arguments live on."""
     state = {"cpu": archive.raw(torch.get_rng_state())}
@@ -480,72 +395,3 @@ def _random_state(devices: set[torch.device]) -> dict[str, bytes]:
         with suppress(RuntimeError):
             state[str(device)] = archive.raw(torch.cuda.get_rng_state(device))
     return state
-
-
-def by_key(found: list[Found], key_of: Any) -> Iterator[tuple[str, Found]]:
-    """The tensors by their key in the archive; a key that comes twice is told apart by a suffix."""
-    seen: set[str] = set()
-    for item in found:
-        base = key = key_of(item.path)
-        again = 2
-        while key in seen:
-            key, again = f"{base}__{again}", again + 1
-        seen.add(key)
-        yield key, item
-
-
-def input_key(path: tuple[PathKey, ...]) -> str:
-    """The key of an argument, or of a tensor of the object that the method was called on."""
-    if path[0] == OWNER:
-        return "_".join(("self", *map(str, path[1:])))
-    return ("arg_" if isinstance(path[0], int) else "kwarg_") + "_".join(map(str, path))
-
-
-def output_key(path: tuple[PathKey, ...]) -> str:
-    """The key of a result."""
-    return "_".join(("result", *map(str, path)))
-
-
-def left_out(side: str, count: int) -> dict[str, str]:
-    """What is said of values that the walk over one side of a call left out."""
-    return {side: f"{count} values beyond the limits of a description"} if count else {}
-
-
-def _flat_call(call: schema.Call) -> Iterator[tuple[str, Any]]:
-    for index, value in enumerate(call.args or ()):
-        yield from _flat(value, f"arg_{index}")
-    for name, value in (call.kwargs or {}).items():
-        yield from _flat(value, f"kwarg_{name}")
-
-
-def _flat(value: schema.Value, key: str) -> Iterator[tuple[str, Any]]:
-    """What is no tensor, flattened to the keys that SGLang's ``metadata.json`` has."""
-    if isinstance(value, schema.Tensor):
-        return
-    if isinstance(value, schema.Sequence):
-        for index, item in enumerate(value.items):
-            yield from _flat(item, f"{key}_{index}")
-        yield f"{key}__container", {"type": value.name, "length": value.length}
-    elif isinstance(value, schema.Mapping):
-        names = [name if value.fields else _plain_key(name) for name in value.keys]
-        for name, item in zip(names, value.values, strict=True):
-            yield from _flat(item, f"{key}_{name}")
-        yield f"{key}__container", {"type": value.name, "keys": names}
-    elif isinstance(value, schema.Opaque) and value.name == "dtype":
-        yield key, {"type": "torch.dtype", "value": value.repr}
-    elif isinstance(value, schema.Opaque):
-        yield key, {"type": value.name, "repr": value.repr or value.why or f"shape={value.shape}"}
-    elif isinstance(value, schema.Text):
-        yield key, {"type": "str", "repr": value.start, "length": value.length}
-    elif isinstance(value, schema.Number):
-        yield key, {"type": "number", "repr": value.text}
-    else:
-        yield key, value
-
-
-def _plain_key(key: str) -> str:
-    """A dict's key as ``str`` gives it, from its ``repr``."""
-    try:
-        return plain_text(str(literal_eval(key)))
-    except (ValueError, SyntaxError):
-        return key

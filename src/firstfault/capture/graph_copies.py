@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from firstfault.capture import archive, device_stats, dump, progress, snapshot
+from firstfault.capture import archive, device_stats, dump, dump_keys, progress, snapshot
 from firstfault.capture.describe import Found, PathKey
 from firstfault.capture.device_stats import REQUEST, Reader, Request
 from firstfault.capture.graph_rows import Launch, Rows
@@ -73,8 +73,8 @@ class CopiedCall:
         Raises:
             Skipped: they are too large, or the device cannot.
         """
-        keyed = dict(dump.by_key(found, dump.input_key))
-        self.inputs, self._held = self._copies.take(keyed, dump.left_out("inputs", not_captured), self._launch)
+        keyed = dict(dump_keys.by_key(found, dump_keys.input_key))
+        self.inputs, self._held = self._copies.take(keyed, dump_keys.left_out("inputs", not_captured), self._launch)
 
     def finish(self, result: schema.Value, found: list[Found], not_captured: int) -> list[tuple[PathKey, ...]]:
         """Capture the copies of its results, and of its arguments once more; what it changes, each replay tells.
@@ -82,8 +82,8 @@ class CopiedCall:
         Raises:
             Skipped: they are too large, or the device cannot.
         """
-        keyed = dict(dump.by_key(found, dump.output_key))
-        self.outputs, _ = self._copies.take(keyed, dump.left_out("outputs", not_captured), self._launch)
+        keyed = dict(dump_keys.by_key(found, dump_keys.output_key))
+        self.outputs, _ = self._copies.take(keyed, dump_keys.left_out("outputs", not_captured), self._launch)
         rows = itertools.count(self._copies.add(self._held, self._launch))
         self.after = [next(rows) if isinstance(source, int) else source for source in self.inputs.sources]
         self._held = []

@@ -17,10 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from firstfault.capture import archive, boundary, dump, snapshot
+from firstfault.capture import archive, boundary, snapshot
 from firstfault.record import layout, schema
 from tests.conftest import Record
 from tests.unit.descriptors import opened
@@ -570,22 +568,6 @@ def test_after_a_failure_the_next_call_is_dumped(record: Record, monkeypatch: py
 
 
 # --- metadata.json
-
-
-@given(st.lists(st.integers(0, 3000), min_size=1, max_size=4))
-def test_metadata_is_whole_however_long_it_grows_or_shrinks(tmp_path: Path, sizes: list[int]) -> None:
-    folder = tmp_path / "dump"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    opened = dump.OpenDump.__new__(dump.OpenDump)
-    opened.folder = str(folder)
-    opened._metadata_fd = -1
-    for size in sizes:
-        opened._metadata = {"notes": "é" * size, "n": size}
-        opened._write_metadata()
-        assert json.loads((folder / "metadata.json").read_text()) == opened._metadata
-        assert os.listdir(folder) == ["metadata.json"]
-    os.close(opened._metadata_fd)
 
 
 def test_no_descriptor_is_left_open(record: Record) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault import settings
-from firstfault.capture import deferred_stats, describe, device_stats, dump, graph_copies, graph_values
+from firstfault.capture import deferred_stats, describe, device_stats, dump, dump_keys, graph_copies, graph_values
 from firstfault.capture.deferred_stats import DeferredStatistics, Side
 from firstfault.capture.describe import Found, Walk
 from firstfault.capture.device_stats import Arguments, Kernel, Reader
@@ -435,7 +435,7 @@ def test_copies_are_the_bytes(sizes: list[int], skip: int) -> None:
     reader.most_parts = lambda place: 8  # type: ignore[method-assign, assignment]
     tensors = [torch.arange(float(size + skip))[skip:] for size in sizes]
     copies = graph_copies.Copies(reader, 2**20)
-    keyed = dict(dump.by_key(found(*tensors), dump.input_key))
+    keyed = dict(dump_keys.by_key(found(*tensors), dump_keys.input_key))
     reader.kernel(-1, [device_stats.copy_request(0, 1, 1)])
     device.capturing = True
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,8 @@ from firstfault.capture import boundary
 from firstfault.capture import part as part_of
 from firstfault.capture import partial as parts
 from firstfault.capture.describe import Walk, describe_call
-from firstfault.capture.dump import Dumper, by_key, input_key
+from firstfault.capture.dump import Dumper
+from firstfault.capture.dump_keys import by_key, input_key
 from firstfault.record import schema
 from firstfault.record.partial import Partial, Rows, Sample, decoded
 from firstfault.replay.partial import renumbered, restored

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from firstfault.capture import archive, boundary, describe, dump, guard, snapshot, stats
+from firstfault.capture import archive, boundary, describe, dump, dump_keys, guard, snapshot, stats
 from tests import sweep
 
 EVERY = 12
@@ -88,7 +88,7 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[[Any], Any], str]] = {
     ),
     "a tensor that is passed over": (
         "10",
-        dump,
+        dump_keys,
         "by_key",
         lambda real: lambda found, key_of: list(real(found, key_of))[:-1],
         "tensors were given",
