@@ -46,16 +46,16 @@ def watch(client: Client, ring: Ring, judge: Judge, *, every: float, seconds: fl
 
 
 async def _watch(client: Client, ring: Ring, judge: Judge, every: float, seconds: float, redaction: Redaction) -> str:
-    began = time.monotonic()
-    ticks = 0
+    ends = time.monotonic() + seconds
     async with client:
         while True:
+            due = (
+                time.monotonic() + every
+            )  # one that was late does not bring the next nearer: rates need the time between
             reading = await read_once(client, redaction)
             ring.add(reading)
             fired = judge(reading)
-            ticks += 1
-            due = began + ticks * every
-            if fired or due - began > seconds:
+            if fired or due > ends:
                 return fired
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 

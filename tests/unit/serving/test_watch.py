@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import httpx
@@ -58,6 +60,21 @@ def test_a_working_server_fires_nothing(tmp_path: Path) -> None:
         redaction=Redaction(),
     )
     assert fired == ""
+
+
+def test_readings_are_never_nearer_than_was_asked_for(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def late_once(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/metrics":
+            asked.append(time.monotonic())
+            time.sleep(0.5 if len(asked) == 2 else 0.0)
+        return httpx.Response(200, text="{}")
+
+    client = Client("http://x", transport=httpx.MockTransport(late_once))
+    ring = Ring(tmp_path / "ring", 2**16)
+    watch(client, ring, lambda reading: "" if len(asked) < 6 else "any", every=0.2, seconds=60.0, redaction=Redaction())
+    assert min(after - before for before, after in itertools.pairwise(asked)) >= 0.19
 
 
 def test_a_server_that_goes_fires(tmp_path: Path) -> None:
