@@ -77,8 +77,8 @@ def _both(paths: list[Path], processes: list[str]) -> tuple[Path, Path]:
 
 def _evidence(source: Source) -> Evidence:
     """What lies beside the records of one side."""
-    from firstfault.read.calls import History
     from firstfault.read.evidence import Evidence
+    from firstfault.read.history import History
 
     return Evidence(source.path, source.kind, History(), source.problems)
 

@@ -16,7 +16,8 @@ from enum import Enum
 import msgspec
 
 from firstfault.diagnose import contracts
-from firstfault.read.calls import Call, Process
+from firstfault.read.calls import Call
+from firstfault.read.process import Process
 from firstfault.read.producers import Link
 from firstfault.read.tensors import not_finite, whole
 from firstfault.record import schema

@@ -26,8 +26,10 @@ from firstfault.diagnose.report import (
     Verdict,
 )
 from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
-from firstfault.read.calls import Call, History, Process
+from firstfault.read.calls import Call
 from firstfault.read.formats.complaint import Complaint
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.record import progress, schema
 from firstfault.settings import Level
 

@@ -17,8 +17,9 @@ import msgspec
 
 from firstfault.diagnose import accesses, complaints, lineage
 from firstfault.diagnose.finding import Confidence, Finding, Verdict
-from firstfault.read.calls import Call, Process
+from firstfault.read.calls import Call
 from firstfault.read.formats.complaint import Complaint
+from firstfault.read.process import Process
 from firstfault.record import schema
 
 NO_KERNEL = "run it with --coredump, or its call under firstfault sanitize, to have the kernel named"

@@ -17,8 +17,10 @@ from firstfault.diagnose import divergence
 from firstfault.diagnose.alignment import aligned
 from firstfault.diagnose.compared import COMPARISON_VERSION, Change, Comparison, Pair, Side, Unpaired, Verdict, plain
 from firstfault.diagnose.pairs import Pairs, Saved
-from firstfault.read.calls import Call, History, Process, State
+from firstfault.read.calls import Call, State
 from firstfault.read.events import Event, Replayed
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.record import schema
 
 MOST_UNPAIRED = 12

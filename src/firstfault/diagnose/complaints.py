@@ -13,9 +13,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from firstfault.diagnose.finding import Kind
-from firstfault.read.calls import Call, Process
+from firstfault.read.calls import Call
 from firstfault.read.formats.complaint import Complaint, Teller
 from firstfault.read.formats.errors_text import DEVICE_ERROR, OUT_OF_MEMORY, SHAPES
+from firstfault.read.process import Process
 
 WITNESSES = (Teller.GDB, Teller.COREDUMP, Teller.SANITIZER, Teller.ASSERT)
 """Those that saw the kernel fail, the most exact first."""

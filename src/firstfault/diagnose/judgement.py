@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from firstfault.diagnose import device
 from firstfault.diagnose.report import Verdict
-from firstfault.read.calls import Call, Process
+from firstfault.read.calls import Call
 from firstfault.read.formats.errors_text import DEVICE_ERROR
 from firstfault.read.formats.kernel_api_log import FLASHINFER, NAMELESS
+from firstfault.read.process import Process
 
 LOST = "lost"
 """Code of the note on records that could not be written."""

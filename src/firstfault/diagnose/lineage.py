@@ -16,7 +16,8 @@ from enum import Enum
 
 from firstfault.diagnose import passing
 from firstfault.diagnose.passing import Calls
-from firstfault.read.calls import Call, Process
+from firstfault.read.calls import Call
+from firstfault.read.process import Process
 from firstfault.read.producers import How, Link
 from firstfault.read.tensors import not_finite
 from firstfault.record import schema

@@ -13,8 +13,10 @@ import msgspec
 
 from firstfault.diagnose import lineage
 from firstfault.errors import UsageError
-from firstfault.read.calls import Call, History, Process
+from firstfault.read.calls import Call
 from firstfault.read.events import Event
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.record import schema
 
 if TYPE_CHECKING:

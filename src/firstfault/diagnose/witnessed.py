@@ -14,8 +14,9 @@ from typing import NamedTuple
 from firstfault.diagnose import complaints
 from firstfault.diagnose.device import Position, Reach
 from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
-from firstfault.read.calls import Call, Process
+from firstfault.read.calls import Call
 from firstfault.read.formats.complaint import Complaint, Teller
+from firstfault.read.process import Process
 
 SURE = (Teller.GDB, Teller.COREDUMP, Teller.SANITIZER)
 """Those that saw the kernel itself; an assertion says less of it than the markers do."""

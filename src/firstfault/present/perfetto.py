@@ -20,8 +20,8 @@ import msgspec
 
 from firstfault.diagnose.report import Report
 from firstfault.present import values
-from firstfault.read.calls import History
 from firstfault.read.events import Event
+from firstfault.read.history import History
 from firstfault.record import schema
 from firstfault.record.text_log import one_line
 

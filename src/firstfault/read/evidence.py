@@ -18,7 +18,7 @@ import msgspec
 
 from firstfault.errors import UnreadableInput
 from firstfault.read import elements, living, remote
-from firstfault.read.calls import Call, History
+from firstfault.read.calls import Call
 from firstfault.read.events import Advance, Problems, Source
 from firstfault.read.files import is_regular, read_end
 from firstfault.read.formats import dump_folder, marker_page, safetensors_file, torch_archive
@@ -26,6 +26,7 @@ from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.error_log import ErrorLog, complaints
 from firstfault.read.formats.kernel_api_log import KernelApiLog
 from firstfault.read.formats.recording import Recording, process_folders
+from firstfault.read.history import History
 from firstfault.read.session import open_source
 from firstfault.read.tensors import Labelled, flattened, saved_inputs, saved_outputs
 from firstfault.read.uncollected import uncollected

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from firstfault.errors import UnreadableInput, UsageError
 from firstfault.read import index_rows
-from firstfault.read.calls import Call, History, State
+from firstfault.read.calls import Call, State
 from firstfault.read.events import Advance, Replayed, Source
+from firstfault.read.history import History
 from firstfault.read.uncollected import uncollected
 from firstfault.record import layout, schema
 

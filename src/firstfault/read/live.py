@@ -12,9 +12,10 @@ from typing import NamedTuple, NoReturn
 
 from firstfault import settings
 from firstfault.errors import SettingError, UnreadableInput
-from firstfault.read.calls import History, Process
 from firstfault.read.formats import marker_page
 from firstfault.read.formats.recording import Recording, process_folders
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.record import progress
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from firstfault.diagnose.accesses import FAR, Place, explained, indices, places
 from firstfault.read.formats.complaint import Complaint, Teller
-from tests.unit.read.samples import call, tensor
-from tests.unit.read.test_producers import taken
+from tests.unit.read.samples import call, taken, tensor
 
 BASE = 0x7F0000000000
 IDS = Place("topk_ids", BASE, BASE + 769 * 4, 4, BASE)

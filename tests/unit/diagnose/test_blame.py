@@ -8,8 +8,9 @@ import pytest
 
 from firstfault.diagnose.blame import Blame, Held, blame
 from firstfault.present import blame_text
-from firstfault.read.calls import Call, History
+from firstfault.read.calls import Call
 from firstfault.read.events import Event
+from firstfault.read.history import History
 from firstfault.record import schema
 from firstfault.replay.verdict import Replayed, Verdict
 from tests.unit.read.samples import call, header, returned, tensor

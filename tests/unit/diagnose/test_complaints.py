@@ -14,8 +14,7 @@ from firstfault.read.evidence import gather
 from firstfault.read.formats.complaint import Complaint, Teller
 from firstfault.record import schema
 from tests.unit.read import samples
-from tests.unit.read.samples import call, header, raised, recording, returned, tensor
-from tests.unit.read.test_producers import taken
+from tests.unit.read.samples import call, header, raised, recording, returned, taken, tensor
 
 FAILURES = samples.DATA / "failures"
 

@@ -6,8 +6,7 @@ import pytest
 
 from firstfault.diagnose import contracts
 from firstfault.record import schema
-from tests.unit.read.samples import tensor
-from tests.unit.read.test_producers import taken
+from tests.unit.read.samples import taken, tensor
 
 
 def ids(*shape: int, dtype: str = "torch.int32") -> schema.Tensor:

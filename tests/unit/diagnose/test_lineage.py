@@ -10,11 +10,10 @@ from firstfault.diagnose import lineage
 from firstfault.diagnose.lineage import Ending, origin, upstream
 from firstfault.diagnose.trace import trace
 from firstfault.errors import UsageError
-from firstfault.read import calls
 from firstfault.read.events import Event
 from firstfault.record import schema
-from tests.unit.read.samples import call, returned, tensor
-from tests.unit.read.test_producers import at, taken, valued
+from tests.unit.read.samples import call, returned, taken, tensor
+from tests.unit.read.test_producers import at, valued
 
 
 def large(found: schema.Tensor) -> bool | None:
@@ -58,7 +57,7 @@ def test_without_statistics_of_its_inputs_a_call_is_not_blamed() -> None:
 
 
 def test_what_is_no_longer_kept_is_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "MOST_VALUES", 3)
+    monkeypatch.setattr("firstfault.read.process.MOST_VALUES", 3)
     process = taken(*chain())
     found = origin(process, process.by_number[3], "arg[0]", large)
     assert (found.ending, found.n, found.op) == (Ending.TOO_FAR, 1, "gate")

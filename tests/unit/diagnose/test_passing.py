@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from firstfault.diagnose import passing
 from firstfault.diagnose.lineage import upstream
-from firstfault.read.calls import Process
+from firstfault.read.process import Process
 from firstfault.record import schema
-from tests.unit.read.samples import call, returned
-from tests.unit.read.test_producers import at, taken, valued
+from tests.unit.read.samples import call, returned, taken
+from tests.unit.read.test_producers import at, valued
 
 NAN: dict[str, Any] = {"mean": "nan", "nan_count": 2}
 

@@ -6,8 +6,9 @@ import pytest
 
 from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Confidence, Finding
-from firstfault.read.calls import Call, History
+from firstfault.read.calls import Call
 from firstfault.read.events import Event
+from firstfault.read.history import History
 from firstfault.record import schema
 
 HEADINGS = ("## What it finds", "## Why it matters", "## Evidence", "## Next step")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from firstfault.diagnose import witnessed
 from firstfault.diagnose.device import Position, Reach
-from firstfault.read.calls import Process
 from firstfault.read.formats.complaint import Complaint, Teller
+from firstfault.read.process import Process
 from firstfault.record import schema
-from tests.unit.read.samples import call, header, returned, tensor
-from tests.unit.read.test_producers import taken
+from tests.unit.read.samples import call, header, returned, taken, tensor
 
 
 def ids(largest: int) -> schema.Tensor:

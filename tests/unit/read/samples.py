@@ -10,9 +10,10 @@ from typing import Any
 
 from firstfault.diagnose.investigate import report_on
 from firstfault.diagnose.report import Report
-from firstfault.read.calls import History
 from firstfault.read.events import Event, Source
 from firstfault.read.evidence import gather
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.read.session import open_source
 from firstfault.record import codec, schema, text_log
 
@@ -52,10 +53,18 @@ def read(path: Path) -> tuple[list[Event], Source]:
 
 def history(path: Path) -> History:
     """What the calls of a source came to."""
-    taken = History()
+    found = History()
     for event in read(path)[0]:
-        taken.feed(event)
-    return taken
+        found.feed(event)
+    return found
+
+
+def taken(*records: schema.Record) -> Process:
+    """What the records of one process came to."""
+    history = History()
+    for record in records:
+        history.feed(Event("main", record))
+    return history.processes["main"]
 
 
 def report(path: Path, last: int = 5) -> Report:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstfault.read.calls import Call, History
+from firstfault.read.calls import Call
 from firstfault.read.contracts import breaches
 from firstfault.read.events import Event, Replayed
+from firstfault.read.history import History
 from firstfault.record import schema
 from tests.unit.read.samples import call, returned
 

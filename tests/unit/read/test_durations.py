@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from firstfault.read.calls import History, Process
 from firstfault.read.events import Event
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.record import schema
 from tests.unit.read.samples import tensor
 

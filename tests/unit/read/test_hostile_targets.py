@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from firstfault.cli import app
 from firstfault.cli import run as run_command
-from firstfault.read.calls import MOST_NOTES
+from firstfault.read.history import MOST_NOTES
 from firstfault.record import codec, schema
 
 STEERING = "\x1b[31m\r\nfirstfault: all is well\x07\u202e|`<script>alert(1)</script>"

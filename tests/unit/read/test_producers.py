@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from firstfault.read.calls import History, Process
-from firstfault.read.events import Event
+from firstfault.read.process import Process
 from firstfault.read.producers import How
 from firstfault.record import schema
-from tests.unit.read.samples import call, raised, returned, tensor
+from tests.unit.read.samples import call, raised, returned, taken, tensor
 
 
 def at(ptr: int, *shape: int, **fields: Any) -> schema.Tensor:
@@ -20,13 +19,6 @@ def at(ptr: int, *shape: int, **fields: Any) -> schema.Tensor:
 
 def valued(*shape: int, mean: Any = 0.5, **fields: Any) -> schema.Tensor:
     return tensor(*shape or (4, 8), **{"min": -1.0, "max": 1.0, "mean": mean, "nan_count": 0, "inf_count": 0} | fields)
-
-
-def taken(*records: schema.Record) -> Process:
-    history = History()
-    for record in records:
-        history.feed(Event("main", record))
-    return history.processes["main"]
 
 
 def links(process: Process, n: int) -> dict[str, list[tuple[int, How, bool]]]:

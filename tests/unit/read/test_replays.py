@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from firstfault.present.calls_text import Printer, texts
-from firstfault.read.calls import History
 from firstfault.read.events import Replayed
 from firstfault.read.formats import replays
 from firstfault.read.formats.recording import Recording
+from firstfault.read.history import History
 from firstfault.record import layout, schema
 from tests.unit.read.test_statistics_page import keep, write
 

@@ -21,9 +21,10 @@ import msgspec
 from firstfault.diagnose import commands, lineage
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.read import earlier
-from firstfault.read.calls import Call, Process, State
+from firstfault.read.calls import Call, State
 from firstfault.read.formats.complaint import Complaint
 from firstfault.read.formats.errors_text import DEVICE_ERROR
+from firstfault.read.process import Process
 from firstfault.read.results import Notice, What
 from firstfault.read.tensors import Labelled, tensors
 from firstfault.record import schema

@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
-from firstfault.read.calls import Call, Process, State
+from firstfault.read.calls import Call, State
 from firstfault.read.formats.values import elements
+from firstfault.read.process import Process
 
 KIND = Kind.HANG
 SAME_SIZE = ("all_reduce", "broadcast", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor")

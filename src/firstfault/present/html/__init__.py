@@ -18,7 +18,7 @@ from firstfault.diagnose.report import ProcessReport, Report, Verdict
 from firstfault.present import sections, values
 from firstfault.present.html import calls, chain, progress
 from firstfault.present.json import compact
-from firstfault.read.calls import History
+from firstfault.read.history import History
 from firstfault.record.text_log import one_line
 
 LONGEST_TEXT = 4000

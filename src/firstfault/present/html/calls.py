@@ -11,7 +11,9 @@ import msgspec
 
 from firstfault.diagnose.report import ProcessReport, Report
 from firstfault.present import values
-from firstfault.read.calls import Call, History, Process, State
+from firstfault.read.calls import Call, State
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.read.tensors import largest_magnitude
 from firstfault.record import schema
 from firstfault.record.text_log import one_line

@@ -13,7 +13,9 @@ from firstfault.diagnose import lineage
 from firstfault.diagnose.report import ProcessReport, Report
 from firstfault.present import values
 from firstfault.present.html.calls import marks
-from firstfault.read.calls import Call, History, Process
+from firstfault.read.calls import Call
+from firstfault.read.history import History
+from firstfault.read.process import Process
 from firstfault.read.tensors import not_finite
 from firstfault.record import schema
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Finding
-from firstfault.read.calls import History
 from firstfault.read.events import Event
+from firstfault.read.history import History
 from firstfault.record import schema
 from tests.unit.read.samples import call, returned
 

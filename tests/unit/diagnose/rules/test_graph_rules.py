@@ -8,9 +8,9 @@ import pytest
 
 from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Finding
-from firstfault.read.calls import History
 from firstfault.read.events import Event
 from firstfault.read.formats.replays import FREED
+from firstfault.read.history import History
 from firstfault.record import schema
 from tests.unit.read.samples import call, raised, returned, tensor
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from firstfault.diagnose import rules
-from firstfault.read.calls import History
 from firstfault.read.events import Event
+from firstfault.read.history import History
 from firstfault.record import schema
 from tests.unit.diagnose.rules.judging import judged
 from tests.unit.read.samples import call, header, raised, returned, tensor

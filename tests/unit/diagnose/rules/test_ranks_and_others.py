@@ -9,8 +9,8 @@ from firstfault.diagnose.case import Case, build
 from firstfault.diagnose.finding import Finding
 from firstfault.diagnose.judgement import Ending
 from firstfault.diagnose.report import Report
-from firstfault.read.calls import History
 from firstfault.read.events import Event
+from firstfault.read.history import History
 from firstfault.record import schema
 from tests.unit.diagnose.rules.judging import findings
 from tests.unit.read.samples import call, header, raised, returned, tensor

@@ -8,8 +8,8 @@ import pytest
 
 from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Confidence, Finding, Verdict
-from firstfault.read.calls import History
 from firstfault.read.events import Event
+from firstfault.read.history import History
 from firstfault.record import schema
 from tests.unit.diagnose.rules.judging import judged
 from tests.unit.read.samples import call, raised, returned
