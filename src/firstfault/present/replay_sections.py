@@ -8,8 +8,8 @@ from __future__ import annotations
 from firstfault.present.request_sections import seconds
 from firstfault.present.sections import NEXT, Code, Label, Line, Section
 from firstfault.read.request_summary import Spread
-from firstfault.replay.incident import Metric
 from firstfault.replay.replayed import Answer, Row
+from firstfault.replay.symptoms import Metric
 
 MOST_ROWS = 20
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 import msgspec
 
 from firstfault.read.requests import Loaded
 from firstfault.record.requests import Opening, Request, State
 
-ORDER: tuple[State, ...] = ("unfinished", "failed", "finished")
-"""States, those first that an incident is about."""
+ORDER: tuple[State, ...] = get_args(State)
+"""States, as they are shown."""
 
 
 class Spread(msgspec.Struct):

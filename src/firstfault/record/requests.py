@@ -36,7 +36,8 @@ CODE = frozenset(("custom_logit_processor",))
 """Fields that a server runs as code: neither saved nor sent."""
 
 Scalar: TypeAlias = bool | int | float | str | None
-State: TypeAlias = Literal["finished", "failed", "unfinished"]
+State: TypeAlias = Literal["unfinished", "failed", "finished"]
+"""How a request went; those first that an incident is about."""
 
 
 class Opening(msgspec.Struct, tag="requests", omit_defaults=True):

@@ -24,6 +24,8 @@ from firstfault.read.files import read_whole
 from firstfault.replay.errors import NotRun
 
 LARGEST = 2**24
+OF_THE_PROGRAM = ("", "__main__", "__mp_main__")
+"""Modules that cannot be imported by their names: what is of them is in the file that was run."""
 _DEFINES = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom,
     ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Try, ast.With,

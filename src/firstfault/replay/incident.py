@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from firstfault.errors import ExitCode
 from firstfault.read.request_summary import is_greedy
 from firstfault.record.requests import Request, Timing
+from firstfault.replay.symptoms import Criterion, Metric, Symptom
 from firstfault.serving.replay import NOT_SENT, Outcome
 
 TOLERANCE = 1.5
@@ -44,43 +44,6 @@ class Verdict(str, Enum):
         """0 good, 1 bad, 125 cannot tell, as ``git bisect run`` wants it."""
         codes = {Verdict.REPRODUCED: ExitCode.BAD, Verdict.NOT_REPRODUCED: ExitCode.OK}
         return codes.get(self, ExitCode.CANNOT_TELL)
-
-
-class Symptom(str, Enum):
-    """What is looked at."""
-
-    AUTO = "auto"
-    FAILURE = "failure"
-    OUTPUT = "output"
-    SLOW = "slow"
-
-
-class Metric(str, Enum):
-    """Which time is looked at."""
-
-    TTFT = "ttft"
-    ITL = "itl"
-    E2E = "e2e"
-
-    @property
-    def words(self) -> str:
-        """As a sentence has it."""
-        return {"ttft": "time to first token", "itl": "time between tokens", "e2e": "time to the end"}[self.value]
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """What has to come back.
-
-    Attributes:
-        symptom: what is looked at.
-        metric: which time, for the slow; None for the first of those that were measured both times.
-        threshold: seconds; the slow are those that take longer. None to go by what they had taken.
-    """
-
-    symptom: Symptom = Symptom.AUTO
-    metric: Metric | None = None
-    threshold: float | None = None
 
 
 class Check(msgspec.Struct):

@@ -254,7 +254,7 @@ def _plain_object(value: schema.Opaque, path: Path, device: Callable[[str], str]
     text = value.repr or ""
     if value.cut and value.name in ("bytes", "bytearray"):
         raise NotRun(f"{shown(path)} is {value.name} of which only the start was saved")
-    if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and (match := reprs.OF_TORCH.fullmatch(text)):
+    if value.name in reprs.TORCHS_NAMES and (match := reprs.OF_TORCH.fullmatch(text)):
         return getattr(torch, match[1])
     if value.name == "dtype" and (match := reprs.OF_TRITON.fullmatch(text)):
         return resolve.by_reference({"module": "triton.language", "qualname": match[1]})

@@ -11,7 +11,8 @@ import msgspec
 
 from firstfault.read.request_summary import Spread, spread
 from firstfault.record.requests import Request, Timing
-from firstfault.replay.incident import Check, Judged, Metric, Verdict
+from firstfault.replay.incident import Check, Judged, Verdict
+from firstfault.replay.symptoms import Metric
 from firstfault.serving.replay import Replay
 
 

@@ -79,7 +79,7 @@ def by_reference(reference: Mapping[str, Any]) -> Any:
     if "<lambda>" in qualname or not qualname:
         raise NotRun(f"it is a function without a name ({qualname or 'none'} in {module or 'no module'}); {SAY_WHICH}")
     file = reference.get("file")
-    if module in ("", "__main__", "__mp_main__"):
+    if module in definitions.OF_THE_PROGRAM:
         if not file:
             raise NotRun(f"{qualname} was defined in no file; {SAY_WHICH}")
         return _descend(definitions.load(Path(str(file)), qualname.partition(".")[0]), qualname)

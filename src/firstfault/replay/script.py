@@ -289,7 +289,7 @@ def _imports(imports: Mapping[str, Mapping[str, Any]]) -> list[str]:
         file = reference.get("file")
         if "<" in qualname:
             raise NotRun(f"{qualname} is defined inside another function, where a script cannot find it")
-        if module in ("", "__main__", "__mp_main__"):
+        if module in definitions.OF_THE_PROGRAM:
             if not file or not qualname:
                 raise NotRun(f"{qualname or 'what was called'} was defined in no file")
             text = definitions.source(Path(str(file)), qualname.partition(".")[0])

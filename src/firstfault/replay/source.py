@@ -120,7 +120,7 @@ class Source:
 
     def _opaque(self, value: schema.Opaque, path: Path) -> str:
         text = value.repr or ""
-        if value.name in ("dtype", "torch.dtype", "layout", "memory_format") and reprs.OF_TORCH.fullmatch(text):
+        if value.name in reprs.TORCHS_NAMES and reprs.OF_TORCH.fullmatch(text):
             return text
         if value.name == "dtype" and (match := reprs.OF_TRITON.fullmatch(text)):
             return self.function({"module": "triton.language", "qualname": match[1]})

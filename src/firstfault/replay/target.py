@@ -21,7 +21,8 @@ import httpx
 
 from firstfault.errors import ExitCode, FirstFaultError
 from firstfault.record.requests import Request
-from firstfault.replay.incident import Criterion, Judged, judge
+from firstfault.replay.incident import Judged, judge
+from firstfault.replay.symptoms import Criterion
 from firstfault.serving import tokens
 from firstfault.serving.client import Client
 from firstfault.serving.replay import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from firstfault.capture.targets.triton import KERNELS
 from firstfault.read.saved_call import SavedCall
 from firstfault.record import schema
 from firstfault.replay.errors import NotRun
 
 KIND = "triton"
 GRID = "grid"
-_KERNELS = ("JITFunction", "InterpretedFunction")
 
 
 def named(saved: SavedCall) -> Mapping[str, schema.Value]:
@@ -34,7 +34,7 @@ def named(saved: SavedCall) -> Mapping[str, schema.Value]:
 
 def launched(kernel: Any) -> Callable[..., None]:
     """A kernel as a function of its arguments and the grid, without what tunes or guards it."""
-    while type(kernel).__name__ not in _KERNELS and hasattr(kernel, "fn"):
+    while type(kernel).__name__ not in KERNELS and hasattr(kernel, "fn"):
         kernel = kernel.fn
 
     def launch(grid: tuple[int, ...], **given: Any) -> None:

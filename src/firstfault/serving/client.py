@@ -47,7 +47,7 @@ _NAMES = {
     "RemoteProtocolError": "RemoteProtocolError",
 }
 """httpx's names → those that Python has for the same, which bundles show."""
-_DECODERS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
+DECODERS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """Content encodings that are read → zlib's window bits."""
 
 Chunk = Callable[[bytes, float], None]
@@ -315,7 +315,7 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes] | None:
     """What turns bytes of the wire into at most so many of the body; None for an encoding that is not read."""
     if encoding in ("", "identity"):
         return lambda raw, most: raw
-    bits = _DECODERS.get(encoding)
+    bits = DECODERS.get(encoding)
     if bits is None:
         return None
     state = zlib.decompressobj(bits)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault.record.requests import Output, Request, Timing
-from firstfault.replay.incident import Criterion, Judged, Metric, Symptom, Verdict, judge, median_interval
+from firstfault.replay.incident import Judged, Verdict, judge, median_interval
+from firstfault.replay.symptoms import Criterion, Metric, Symptom
 from firstfault.serving.replay import NOT_SENT, Outcome
 
 PLAIN = Criterion()

@@ -16,7 +16,8 @@ import pytest
 from firstfault.errors import ExitCode
 from firstfault.record.requests import SCHEMA_VERSION, Opening, Request, save
 from firstfault.replay import harness
-from firstfault.replay.incident import Criterion, Symptom, Verdict
+from firstfault.replay.incident import Verdict
+from firstfault.replay.symptoms import Criterion, Symptom
 from firstfault.replay.target import CannotTell, Target
 from firstfault.serving.replay import Plan
 from tests.ports import free_port

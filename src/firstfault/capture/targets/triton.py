@@ -23,12 +23,14 @@ OPT_IN = False
 TARGET = "triton"
 GRID = "grid"
 
+KERNELS = ("JITFunction", "InterpretedFunction")
+"""Triton's classes of what is launched."""
 _patches = Patches()
 
 
 def install(module: ModuleType) -> None:
     """Make launches boundaries."""
-    for name in ("JITFunction", "InterpretedFunction"):
+    for name in KERNELS:
         kernel = vars(module).get(name)
         if kernel is not None and getattr(kernel, "__module__", "") == module.__name__:
             _patches.put(kernel, "run", _recorded(kernel.run))

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from firstfault.replay.symptoms import Metric, Symptom
+
 if TYPE_CHECKING:
-    from firstfault.replay.incident import Criterion
     from firstfault.replay.replayed import Answer
     from firstfault.serving.replay import Plan
-
-
-class Symptom(str, Enum):
-    """What counts as wrong; named here once more, as each command's help would else load all that judges."""
-
-    AUTO = "auto"
-    FAILURE = "failure"
-    OUTPUT = "output"
-    SLOW = "slow"
-
-
-class Metric(str, Enum):
-    """Which time is looked at."""
-
-    TTFT = "ttft"
-    ITL = "itl"
-    E2E = "e2e"
 
 
 AUTO = Symptom.AUTO
@@ -89,14 +72,6 @@ def plan(
     if speed is not None and math.isinf(speed):
         speed = None
     return Plan(parallel, speed, repeat, ignore_eos, stream, timeout)
-
-
-def criterion(symptom: Symptom, metric: Metric | None, threshold: float | None) -> Criterion:
-    """What has to come back."""
-    from firstfault.replay import incident
-
-    chosen = incident.Metric(metric.value) if metric is not None else None
-    return incident.Criterion(incident.Symptom(symptom.value), chosen, threshold)
 
 
 def show(answer: Answer, json: bool) -> None:

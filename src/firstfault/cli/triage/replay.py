@@ -11,10 +11,10 @@ import typer
 from firstfault.cli.messages import tell
 from firstfault.cli.triage import options
 from firstfault.errors import UsageError
+from firstfault.replay.symptoms import Criterion
 
 if TYPE_CHECKING:
     from firstfault.read.requests import Loaded
-    from firstfault.replay.incident import Criterion
     from firstfault.replay.replayed import Answer
     from firstfault.replay.target import Target
     from firstfault.serving.replay import Plan
@@ -68,7 +68,7 @@ def command(
     if not loaded.requests:
         raise UsageError("the files hold no requests but the server's own health checks; there is nothing to replay")
     plan = options.plan(parallel, speed, repeat, ignore_eos, stream, timeout)
-    criterion = options.criterion(symptom, metric, threshold)
+    criterion = Criterion(symptom, metric, threshold)
     if harness is not None:
         _write_harness(harness, loaded, base_url, launch, start_timeout, plan, criterion)
         return

@@ -13,11 +13,11 @@ from firstfault.cli.messages import tell
 from firstfault.cli.paths import given
 from firstfault.cli.triage import options
 from firstfault.errors import FirstFaultError
+from firstfault.replay.symptoms import Criterion
 
 if TYPE_CHECKING:
     from firstfault.present.incident import Incident
     from firstfault.read.requests import Loaded
-    from firstfault.replay.incident import Criterion
     from firstfault.replay.replayed import Answer
     from firstfault.serving.replay import Plan
 
@@ -64,7 +64,7 @@ def command(
     save(folder / FILE, loaded.opening, loaded.requests)
     tell(f"{len(loaded.requests)} requests are saved in {folder / FILE}")
     plan = options.plan(parallel, speed, repeat, False, None, timeout)
-    criterion = options.criterion(symptom, metric, threshold)
+    criterion = Criterion(symptom, metric, threshold)
     answer = _replayed(target or url, token, launch, folder, start_timeout, loaded, plan, criterion)
     incident = _with_next(answer, folder / "during", before)
     sys.stdout.write(as_json.render(incident) if json else incident_text.render(incident))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from firstfault.cli.messages import tell
 from firstfault.errors import UsageError
+from firstfault.replay.symptoms import Criterion, Symptom
 
 if TYPE_CHECKING:
     from firstfault.bisect.requests import Least
     from firstfault.read.requests import Loaded
     from firstfault.record.requests import Request
-    from firstfault.replay.incident import Criterion
     from firstfault.replay.replayed import Shrunk
     from firstfault.replay.target import Target
     from firstfault.serving.replay import Plan
@@ -25,8 +25,6 @@ def check(requests: Sequence[Request], criterion: Criterion) -> None:
     Raises:
         UsageError: the symptom is one that a shorter prompt does not have.
     """
-    from firstfault.replay.incident import Symptom
-
     failed = any(request.state != "finished" for request in requests)
     slow = criterion.threshold is not None and criterion.symptom in (Symptom.AUTO, Symptom.SLOW)
     if slow or criterion.symptom is Symptom.FAILURE or (failed and criterion.symptom is Symptom.AUTO):

@@ -175,9 +175,9 @@ def _coredump(scene: Scene, problem: Problem) -> Iterator[Step]:
 
 
 def _ranks(scene: Scene, problem: Problem) -> Iterator[Step]:
-    stopped = [one.get("pid") for one in scene.bundle.processes if one.get("status") in ("stopped", "tracing-stop")]
-    if stopped:
-        yield Step(f"kill -CONT {' '.join(map(str, stopped))}", "somebody stopped it: let it go on")
+    if scene.stopped:
+        pids = " ".join(str(one.get("pid")) for one in scene.stopped)
+        yield Step(f"kill -CONT {pids}", "somebody stopped it: let it go on")
     elif not scene.bundle.stacks:
         yield Step(
             f"firstfault triage collect --base-url {_url(scene)} --local",

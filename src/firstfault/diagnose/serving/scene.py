@@ -215,6 +215,11 @@ class Scene:
         return any(result.status is not None for result in self.bundle.results.values())
 
     @property
+    def stopped(self) -> list[dict[str, Any]]:
+        """The processes that a signal or a debugger has stopped."""
+        return [one for one in self.bundle.processes if one.get("status") in ("stopped", "tracing-stop")]
+
+    @property
     def timed_out(self) -> list[str]:
         """The paths that did not answer in time."""
         return [result.path for result in self.bundle.results.values() if result.failure == "TimeoutError"]

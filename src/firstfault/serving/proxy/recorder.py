@@ -22,6 +22,7 @@ from firstfault.record.plain import plain_text
 from firstfault.record.requests import SCHEMA_VERSION, Opening, Request, encode
 from firstfault.record.sinks.append_file import AppendFile
 from firstfault.serving.answers import LONGEST_ERROR, Answering
+from firstfault.serving.client import DECODERS
 
 MOST_WAITING = 10_000
 """Lines that wait for the disk."""
@@ -45,7 +46,6 @@ FIELDS = frozenset(
     """.split()
 )
 """Of the bodies of requests, as OpenAI, vLLM and SGLang have them."""
-_ENCODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 
 
 def saved_body(data: bytes) -> tuple[dict[str, Any], list[str]]:
@@ -82,8 +82,8 @@ class Decoded:
 
     def __init__(self, encoding: str) -> None:
         name = encoding.strip().lower()
-        self.readable = name in ("", "identity") or name in _ENCODINGS
-        self._state = zlib.decompressobj(_ENCODINGS[name]) if name in _ENCODINGS else None
+        self.readable = name in ("", "identity") or name in DECODERS
+        self._state = zlib.decompressobj(DECODERS[name]) if name in DECODERS else None
 
     def __call__(self, data: bytes) -> bytes:
         """The next piece."""

@@ -315,15 +315,6 @@ def test_the_whole_way(triage: Any, engine: str, tmp_path: Path) -> None:
     }
 
 
-def test_what_can_be_chosen_is_what_is_judged() -> None:
-    for symptom in options.Symptom:
-        assert options.criterion(symptom, None, None).symptom.value == symptom.value
-    for metric in options.Metric:
-        chosen = options.criterion(options.AUTO, metric, 1.0).metric
-        assert chosen is not None
-        assert chosen.value == metric.value
-
-
 def test_speed_and_spacing() -> None:
     plans = {
         (None, None): 1.0, (4, None): None, (None, 2.0): 2.0, (4, 2.0): 2.0, (None, float("inf")): None,

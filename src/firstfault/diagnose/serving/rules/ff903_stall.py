@@ -34,7 +34,6 @@ WAITED = 5.0
 BUSY_GPU = 95.0
 COLLECTIVE = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier", re.IGNORECASE)
 WORKER = re.compile(r"scheduler|worker|EngineCore", re.IGNORECASE)
-STOPPED = ("stopped", "tracing-stop")
 
 
 def check(scene: Scene) -> Iterator[Signal]:
@@ -101,9 +100,8 @@ def _watchdog(scene: Scene) -> Iterator[str]:
 
 
 def _processes(scene: Scene) -> Iterator[str]:
-    for one in scene.bundle.processes:
-        if one.get("status") in STOPPED:
-            yield f"process {one.get('pid')} ({one.get('name')}) is {one.get('status')}: somebody stopped it"
+    for one in scene.stopped:
+        yield f"process {one.get('pid')} ({one.get('name')}) is {one.get('status')}: somebody stopped it"
 
 
 def _gpus(scene: Scene) -> Iterator[str]:
@@ -134,7 +132,7 @@ def _stacks(scene: Scene) -> Iterator[str]:
 
 def _guess(scene: Scene) -> str:
     stacks = "\n".join(scene.bundle.stacks.values())
-    if any(one.get("status") in STOPPED for one in scene.bundle.processes):
+    if scene.stopped:
         return "a process of the server was stopped by a signal (SIGSTOP) or a debugger"
     if COLLECTIVE.search(stacks):
         return "a rank waits in a collective that another rank did not enter"
