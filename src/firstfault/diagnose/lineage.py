@@ -17,8 +17,9 @@ from enum import Enum
 from firstfault.diagnose import passing
 from firstfault.diagnose.passing import Calls
 from firstfault.read.calls import Call
+from firstfault.read.memory import extent_of
 from firstfault.read.process import Process
-from firstfault.read.producers import How, Link
+from firstfault.read.producers import MOST_SOURCES, How, Link, has_more
 from firstfault.read.tensors import not_finite
 from firstfault.record import schema
 
@@ -102,7 +103,7 @@ class Ending(str, Enum):
 
     MADE = "made it of inputs that do not show it"
     LEFT = "wrote to the tensor, and left that in it from before"
-    UNRECORDED = "it came about after the last recorded write, in code that is not recorded"
+    UNRECORDED = "it was written there after that call had returned, in code that is not recorded"
     NO_WRITER = "no recorded call wrote it"
     TOO_FAR = "it is further back than what is kept of the record"
     NOT_MEASURED = "the statistics that would tell were not recorded"
@@ -154,15 +155,16 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
     how = How.ADDRESS
     left: Call | None = None
     while True:
-        link = next(iter(at.links.get(name, ())), None)
+        given = dict(at.given)
+        link = next((link for link in at.links.get(name, ()) if not _gave_other(link, given[name], shows)), None)
         if link is None:
-            return Origin(Ending.NO_WRITER, at.n if path else 0, at.op, at, tuple(path), how, left)
+            return _from_outside(process, at, name, Origin(Ending.NO_WRITER, 0, at.op, at, tuple(path), how, left))
         how = link.how
         path.append(link.writer.n)
         writer = process.find(link.writer.n)
         here = (link.writer.n, link.writer.op, writer)
         if link.since and link.gave is not None and shows(link.gave) is False:
-            return Origin(Ending.UNRECORDED, *here, tuple(path), how)
+            return Origin(Ending.NOT_MEASURED, *here, tuple(path), how)
         if writer is None or not (writer.given or writer.record.args is not None):
             return Origin(Ending.TOO_FAR, *here, tuple(path), how)
         showing = next((item for item, tensor in writer.given if shows(tensor) and item in writer.links), None)
@@ -171,6 +173,34 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
         if left is None and showing in writer.mutated and _others_lack_it(writer, showing, shows):
             left = writer
         at, name = writer, showing
+
+
+def _gave_other(link: Link, tensor: schema.Tensor, shows: Callable[[schema.Tensor], bool | None]) -> bool:
+    """Whether a writer is known to have given a tensor, or a part of it, without what that shows now.
+
+    What gave more than that may have given it among the rest, unless its values are beyond all of these.
+    """
+    gave = link.gave
+    if gave is None or gave.dtype != tensor.dtype or shows(gave) is not False:
+        return False
+    return _covers(tensor, gave) or has_more(gave, tensor)
+
+
+def _from_outside(process: Process, call: Call, label: str, nobody: Origin) -> Origin:
+    """Where something came from that a call was given and that none of the known writers gave; at worst ``nobody``."""
+    links, given = call.links.get(label, ()), dict(call.given)
+    whole = next((link for link in links if link.gave is not None and _covers(link.gave, given[label])), None)
+    if whole is not None:
+        n, op = whole.writer.n, whole.writer.op
+        return replace(nobody, ending=Ending.UNRECORDED, n=n, op=op, call=process.find(n), path=(*nobody.path, n))
+    if len(links) >= MOST_SOURCES:
+        return replace(nobody, ending=Ending.TOO_FAR, n=call.n)
+    return replace(nobody, n=call.n if nobody.path else 0)
+
+
+def _covers(outer: schema.Tensor, inner: schema.Tensor) -> bool:
+    around, within = extent_of(outer), extent_of(inner)
+    return around is not None and within is not None and around.covers(within)
 
 
 def _others_lack_it(writer: Call, label: str, shows: Callable[[schema.Tensor], bool | None]) -> bool:

@@ -40,7 +40,7 @@ class Upstream(msgspec.Struct, omit_defaults=True):
         depth: calls away from the one that was asked for.
         writer, writer_op, writer_site: the call that wrote it; 0 where no recorded call is known to have.
         how: by what it was recognised.
-        since: what became of the value after it, in code that is not recorded.
+        since: what became of the value after it.
         through: the calls that passed it on after that one, the nearest first.
         kept: whether what that call was given is still known, or was shown above.
     """

@@ -110,8 +110,8 @@ class History:
             return
         call.given = self._tensors.of(call.record)
         call.links = links = process.producers.begin(call.record, call.given)
-        for link in (link for label in links.bad for link in links.get(label, ())):
-            process.note_origin(link.writer)
+        for writer in links.givers:
+            process.note_origin(writer)
 
 
 def _replayed(process: Process, record: Replayed) -> None:

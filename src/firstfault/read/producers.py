@@ -22,6 +22,9 @@ from firstfault.read.memory import Layer, Memory, extent_of
 from firstfault.read.tensors import Labelled, not_finite
 from firstfault.record import schema
 
+CHANGED = "changed since"
+"""By later calls, code that is not recorded, or both."""
+CHANGED_UNRECORDED = "changed since, in code that is not recorded"
 MOST_SOURCES = 8
 """Writers of one argument."""
 MOST_PRINTS = 20_000
@@ -73,7 +76,7 @@ class Link(NamedTuple):
     Attributes:
         writer: the call.
         how: by what it was recognised.
-        since: what became of the bytes after it, in code that is not recorded; empty where nothing is known to have.
+        since: what became of the bytes after it, in words; empty where nothing is known to have.
         gave: the tensor as the writer gave it; None where its result was not described, as of an argument in place.
     """
 
@@ -107,6 +110,12 @@ class Links(Mapping[str, "list[Link]"]):
     @cached_property
     def _made(self) -> dict[str, list[Link]]:
         return {sight.label: found for sight in self._sights if (found := _links(sight))}
+
+    @cached_property
+    def givers(self) -> list[Writer]:
+        """The writers that the values which are not finite may be of; what the others gave was finite."""
+        bad = (sight for sight in self._sights if sight.label in self.bad)
+        return [writer for sight in bad for writer in _givers(sight)]
 
     def __getitem__(self, label: str) -> list[Link]:
         return self._made[label]
@@ -153,9 +162,10 @@ class Producers:
         writer = Writer(record.n, record.op, False if bad else _finite(inputs), None, stream)
         unwritten: list[str] = []
         if bad:
-            writer.source = _source(bad, links)
+            givers = links.givers
+            writer.source = next((giver.origin for giver in givers if giver.origin is not None), None)
             unwritten = [] if any(label in links for label in bad) else [*bad]
-            writer.entered = bool(unwritten)
+            writer.entered = not givers
         self._given[record.n] = Given(writer, traced, unwritten)
         if len(self._given) > MOST_OPEN:
             self._given.popitem(last=False)
@@ -183,8 +193,11 @@ class Producers:
             rest = [item for item in given.inputs if item[0] not in given.unwritten]
             writer = replace(writer, finite=_finite(rest), entered=False)
         self._gave(writer, outputs, given.inputs)
+        after = {_place(tensor): tensor for _, tensor in outputs} if changed else {}
         for _, tensor in changed:
-            self._wrote(writer, tensor, possible=silent, described=silent)
+            given_back = after.get(_place(tensor))  # as by PyTorch's own operators: it is known as it is after the call
+            described = silent or given_back is not None
+            self._wrote(writer, given_back or tensor, possible=silent, described=described)
         return writer
 
     def forget(self, n: int) -> None:
@@ -251,19 +264,31 @@ def _finite(inputs: list[Labelled]) -> bool | None:
     return True
 
 
-def _source(bad: Sequence[str], links: Links) -> Writer | None:
-    """The call that made the values of some inputs that are not finite, if the record tells."""
-    writers = [link.writer for label in bad for link in links.get(label, ())]
-    return next((writer.origin for writer in writers if writer.origin is not None), None)
-
-
 def _links(sight: _Sight) -> list[Link]:
     """The writers of what an argument holds, the last first."""
-    found = (_link(layer, sight.tensor) for layer in sight.layers)
-    links = [*islice((link for link in found if link is not None), MOST_SOURCES)]
+    links = [*islice(_every_link(sight), MOST_SOURCES)]
     if sight.other is not None:
         links.append(sight.other)
-    return sorted(links, key=lambda link: link.writer.n, reverse=True)
+    links.sort(key=lambda link: link.writer.n, reverse=True)
+    last = next((link for link in links if link.how is not How.VIEW), None)
+    return [link._replace(since=CHANGED) if link.since and link is not last else link for link in links]
+
+
+def _every_link(sight: _Sight) -> Iterator[Link]:
+    found = (_link(layer, sight.tensor) for layer in sight.layers)
+    return (link for link in found if link is not None)
+
+
+def _givers(sight: _Sight) -> list[Writer]:
+    """The writers that values of an argument which are not finite may be of."""
+    every = [*_every_link(sight), *([sight.other] if sight.other is not None else [])]
+    return [link.writer for link in every if not _gave_finite(link, sight.tensor)][:MOST_SOURCES]
+
+
+def _gave_finite(link: Link, tensor: schema.Tensor) -> bool:
+    """Whether a writer is known to have given what is finite: what is not came there after it had returned."""
+    gave = link.gave
+    return gave is not None and gave.dtype == tensor.dtype and gave.mean is not None and not not_finite(gave)
 
 
 def _link(layer: Layer[Writer], tensor: schema.Tensor) -> Link | None:
@@ -274,7 +299,7 @@ def _link(layer: Layer[Writer], tensor: schema.Tensor) -> Link | None:
     changed = _differs(before, tensor) if before is not None else None
     if layer.possible:
         return None if changed is False else Link(layer.writer, How.ARGUMENT)
-    since = "changed since, in code that is not recorded" if changed else ""
+    since = CHANGED_UNRECORDED if changed else ""
     return Link(layer.writer, How.ADDRESS, since, before)
 
 
@@ -287,12 +312,28 @@ def _is_another(before: schema.Tensor, tensor: schema.Tensor) -> bool:
 
 
 def _differs(before: schema.Tensor, after: schema.Tensor) -> bool | None:
-    """Whether two sights of the same elements show other values; None where that cannot be told."""
+    """Whether two sights of the same bytes show other values; None where that cannot be told."""
     if before.version is not None and after.version is not None and after.version > before.version:
         return True
-    if before.dtype != after.dtype or before.shape != after.shape or before.mean is None or after.mean is None:
+    if before.dtype != after.dtype or before.mean is None or after.mean is None:
         return None
-    return _print(before) != _print(after)
+    if _place(before) == _place(after):
+        return _print(before) != _print(after)
+    return True if has_more(before, after) else None
+
+
+def has_more(whole: schema.Tensor, part: schema.Tensor) -> bool:
+    """Whether a part of what a tensor lies in shows what had been nowhere in it."""
+    outer, inner = extent_of(whole), extent_of(part)
+    if outer is None or inner is None or outer.end - outer.start != whole.nbytes or not outer.covers(inner):
+        return False
+    counts = ((whole.nan_count, part.nan_count), (whole.inf_count, part.inf_count))
+    lows, highs = (part.min, whole.min), (whole.max, part.max)
+    return any(before == 0 and after for before, after in counts) or _is_less(*lows) or _is_less(*highs)
+
+
+def _is_less(one: schema.Statistic | None, other: schema.Statistic | None) -> bool:
+    return isinstance(one, (int, float)) and isinstance(other, (int, float)) and one < other
 
 
 def _is_view(tensor: schema.Tensor, inputs: list[Labelled]) -> bool:

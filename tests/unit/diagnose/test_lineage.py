@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault.diagnose import lineage
 from firstfault.diagnose.lineage import Ending, origin, upstream
+from firstfault.diagnose.rules.ff501_index_out_of_range import holds
 from firstfault.diagnose.trace import trace
 from firstfault.errors import UsageError
 from firstfault.read.events import Event
@@ -61,6 +65,54 @@ def test_what_is_no_longer_kept_is_too_far(monkeypatch: pytest.MonkeyPatch) -> N
     process = taken(*chain())
     found = origin(process, process.by_number[3], "arg[0]", large)
     assert (found.ending, found.n, found.op) == (Ending.TOO_FAR, 1, "gate")
+
+
+def row(index: int, **fields: Any) -> schema.Tensor:
+    """One of the rows of a tensor of 4 by 8 at 2048."""
+    return valued(8, ptr=2048 + 16 * index, storage=2048, offset=8 * index, **fields)
+
+
+def whole(**fields: Any) -> schema.Tensor:
+    return valued(4, 8, ptr=2048, storage=2048, **fields)
+
+
+def filled(n: int, index: int, **fields: Any) -> list[schema.Record]:
+    """A call that fills a row, and gives it back."""
+    return [call(n, "fill", row(index)), returned(n, row(index, **fields), mutated=["arg[0]"])]
+
+
+def test_of_several_writers_it_is_the_one_that_gave_it() -> None:
+    process = taken(call(1, "gate"), returned(1, whole(max=900)), *filled(2, 3, max=5), call(3, "use", whole(max=900)))
+    found = origin(process, process.by_number[3], "arg[0]", large)
+    assert (found.ending, found.n, found.path) == (Ending.MADE, 1, (1,))
+
+
+def test_what_none_of_its_writers_gave_came_there_since_the_one_that_gave_all_of_it() -> None:
+    process = taken(call(1, "gate"), returned(1, whole()), *filled(2, 3, max=5), call(3, "use", whole(max=900)))
+    found = origin(process, process.by_number[3], "arg[0]", large)
+    assert (found.ending, found.n, found.found, found.path) == (Ending.UNRECORDED, 1, False, (1,))
+
+
+def test_what_writers_of_parts_did_not_give_was_there_or_is_too_far_back() -> None:
+    process = taken(*filled(1, 3, max=5), call(2, "use", whole(max=900)))
+    found = origin(process, process.by_number[2], "arg[0]", large)
+    assert (found.ending, found.n) == (Ending.NO_WRITER, 0)
+    tall = valued(40, 8, ptr=2048, storage=2048, max=900)
+    process = taken(*(record for n in range(1, 40) for record in filled(n, n, max=5)), call(99, "use", tall))
+    found = origin(process, process.by_number[99], "arg[0]", large)
+    assert (found.ending, found.n, found.found) == (Ending.TOO_FAR, 99, False)
+
+
+def test_a_larger_result_may_have_held_it_among_greater_values() -> None:
+    ids: dict[str, Any] = {"dtype": "torch.int16", "min": 0}
+    shows = partial(holds, 512)
+    for version, ending in ((0, Ending.MADE), (1, Ending.NOT_MEASURED)):
+        read = row(0, max=512, version=version, **ids)
+        process = taken(call(1, "route"), returned(1, whole(max=900, version=0, **ids)), call(2, "lookup", read))
+        assert origin(process, process.by_number[2], "arg[0]", shows).ending is ending
+    read = row(0, max=512, version=0, **ids)
+    process = taken(call(1, "route"), returned(1, whole(max=9, version=0, **ids)), call(2, "lookup", read))
+    assert origin(process, process.by_number[2], "arg[0]", shows).ending is Ending.UNRECORDED
 
 
 def test_upstream_shows_each_call_once() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firstfault.read.process import Process
-from firstfault.read.producers import How
+from firstfault.read.producers import CHANGED, CHANGED_UNRECORDED, How
 from firstfault.record import schema
 from tests.unit.read.samples import call, raised, returned, taken, tensor
 
@@ -100,6 +100,44 @@ def test_a_value_that_unrecorded_code_has_changed_says_so() -> None:
         assert links(process, 2) == {"arg[0]": [(1, How.ADDRESS, True)]}
 
 
+def test_a_part_that_shows_what_was_nowhere_in_the_whole_was_changed() -> None:
+    here: dict[str, Any] = {"storage": 1024}
+    whole = valued(4, 8, ptr=1024, **here)
+    for more, since in (({"max": 2.0}, True), ({"min": -2.0}, True), ({"nan_count": 1}, True), ({"mean": 9.0}, False)):
+        process = taken(call(1, "make"), returned(1, whole), call(2, "use", valued(8, ptr=1040, **here | more)))
+        assert links(process, 2) == {"arg[0]": [(1, How.ADDRESS, since)]}
+
+
+def test_of_bytes_between_those_that_were_given_nothing_is_known() -> None:
+    gaps: dict[str, Any] = {"storage": 1024, "contiguous": False, "stride": (40, 16, 1)}
+    between = valued(8, ptr=1024 + 16, storage=1024, max=2.0)
+    process = taken(call(1, "make"), returned(1, valued(2, 2, 8, ptr=1024, **gaps)), call(2, "use", between))
+    assert links(process, 2) == {"arg[0]": [(1, How.ADDRESS, False)]}
+
+
+def test_what_a_later_call_changed_is_not_told_of_unrecorded_code() -> None:
+    here: dict[str, Any] = {"storage": 1024}
+    row = tensor(8, ptr=1040, version=1, **here)
+    process = taken(
+        call(1, "make"), returned(1, at(1024)),
+        call(2, "fill", row), returned(2, row, mutated=["arg[0]"]),
+        call(3, "use", at(1024, version=1)), returned(3, at(8192)), call(4, "use", at(1024, version=2)), returned(4, at(8192)),
+    )  # fmt: skip
+    found = [[(link.writer.n, link.since) for link in process.recent[n].links["arg[0]"]] for n in (3, 4)]
+    assert found == [[(2, ""), (1, CHANGED)], [(2, CHANGED_UNRECORDED), (1, CHANGED)]]
+
+
+def test_an_argument_that_was_changed_and_given_back_is_known_as_it_was_then() -> None:
+    process = taken(
+        call(1, "scale", valued(ptr=1024)), returned(1, valued(ptr=1024, mean=7.0), mutated=["arg[0]"]),
+        call(2, "use", valued(ptr=1024, mean=7.0)), returned(2, at(8192)), call(3, "use", valued(ptr=1024, mean=8.0)), returned(3, at(8192)),
+    )  # fmt: skip
+    found = [process.recent[n].links["arg[0]"][0] for n in (2, 3)]
+    assert [(link.writer.n, link.since, link.gave and link.gave.mean) for link in found] == [
+        (1, "", 7.0), (1, CHANGED_UNRECORDED, 7.0)
+    ]  # fmt: skip
+
+
 def test_without_addresses_values_tell_whose_an_output_is() -> None:
     process = taken(
         call(1, "make"), returned(1, valued(4, 8)), call(2, "make"), returned(2, valued(4, 8, mean=0.25)),
@@ -151,6 +189,23 @@ def test_the_call_that_made_nan_of_finite_inputs_is_the_origin_of_all_that_follo
         call(2, "softmax", valued(ptr=2048)), returned(2, valued(ptr=3072, **BAD)),
         call(3, "matmul", valued(ptr=3072, **BAD)), returned(3, valued(ptr=4096, **BAD)),
         call(4, "use", valued(ptr=4096, **BAD)),
+    ) == [2]  # fmt: skip
+
+
+def test_nan_that_was_written_into_a_result_since_is_nobodys() -> None:
+    """Nor does the call that is given it pass on an origin; as bytes, what was given tells nothing."""
+    use: list[schema.Record] = [call(2, "use", valued(ptr=1024, **BAD)), returned(2, valued(ptr=2048, **BAD))]
+    process = taken(call(1, "make", valued(ptr=64)), returned(1, valued(ptr=1024)), *use)
+    assert (process.origins, [*process.entries]) == ({}, [2])
+    bytes_of = valued(4, 16, ptr=1024, dtype="torch.uint8", min=0, max=255, mean=90.0, nbytes=64)
+    assert origins(call(1, "make", valued(ptr=64)), returned(1, bytes_of), *use) == [1]
+
+
+def test_nan_in_one_part_is_of_the_call_that_gave_it() -> None:
+    first, second = valued(4, 8, ptr=1024), valued(4, 8, ptr=1024 + 64, **BAD)
+    assert origins(
+        call(1, "make", valued(ptr=64)), returned(1, first), call(2, "make", valued(ptr=64)), returned(2, second),
+        call(3, "use", valued(8, 8, ptr=1024, **BAD)),
     ) == [2]  # fmt: skip
 
 

@@ -307,5 +307,5 @@ def origin_in_words(origin: lineage.Origin) -> str:
     if ending is lineage.Ending.NO_WRITER:
         return f"{call} had it already, from no recorded call" if origin.n else ending.value
     if ending is lineage.Ending.UNRECORDED:
-        return f"{call} wrote it last, without that: {ending.value}"
+        return f"{call} gave it without that: {ending.value}"
     return f"{call} passed it on: {ending.value}"

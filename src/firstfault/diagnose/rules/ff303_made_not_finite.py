@@ -37,7 +37,8 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         return
     bad = [(label, tensor) for label, tensor in suspect.call.outputs() if not_finite(tensor)]
     made = ", ".join(f"{counts(tensor)} in {label}" for label, tensor in bad)
-    what = f"made {made}" if bad else f"wrote what a later call found not finite, in {', '.join(suspect.call.mutated)}"
+    changed = ", ".join(suspect.call.mutated) or "what it was given"
+    what = f"made {made}" if bad else f"wrote what a later call found not finite, in {changed}"
     yield finding(
         __name__,
         suspect,

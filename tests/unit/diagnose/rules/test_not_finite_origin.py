@@ -43,3 +43,8 @@ def test_an_infinity_weighs_less_than_nan() -> None:
     infinite = valued(ptr=2048, max="inf", mean="inf", inf_count=1)
     [found] = judged("ff303_made_not_finite", call(1, "exp", valued(ptr=64)), returned(1, infinite), n=1)
     assert found.confidence is Confidence.MEDIUM
+
+
+def test_what_a_call_without_a_result_wrote() -> None:
+    [found] = judged("ff303_made_not_finite", call(1, "kernel", valued(ptr=64)), returned(1), call(2, "use", valued(ptr=64, **BAD)), n=1)  # fmt: skip
+    assert found.text.startswith("kernel (call 1) wrote what a later call found not finite, in what it was given, ")
