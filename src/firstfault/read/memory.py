@@ -87,7 +87,10 @@ class Layer(Generic[Writer]):
     writer: Writer
     possible: bool
     tensor: schema.Tensor | None
-    """What was written if that was described, or for a possible write what was there before it."""
+    """What was written, or for a possible write what was there before it."""
+
+    described: bool = True
+    """Whether that shows its values; else they are those before the write, and so is its version."""
 
 
 @dataclass(slots=True)

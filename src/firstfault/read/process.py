@@ -156,6 +156,14 @@ class Process:
         call = self.find(origin.n)
         if call is not None:
             self.origins[origin.n] = call
+            self.entries = {n: entry for n, entry in self.entries.items() if not self._encloses(call, entry)}
+
+    def _encloses(self, outer: Call, call: Call) -> bool:
+        """Whether a call was made inside another one."""
+        inner: Call | None = call
+        while inner is not None and inner.n > outer.n:
+            inner = self.find(inner.record.parent)
+        return inner is outer
 
     def marked_call(self, n: int) -> Call | None:
         """A call that the device may have been in, if it is among those that are kept."""

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from firstfault.read.formats.values import elements
-from firstfault.read.memory import Layer, Memory, extent_of
+from firstfault.read.memory import Extent, Layer, Memory, extent_of
 from firstfault.read.tensors import Labelled, not_finite
 from firstfault.record import schema
 
@@ -77,7 +77,8 @@ class Link(NamedTuple):
         writer: the call.
         how: by what it was recognised.
         since: what became of the bytes after it, in words; empty where nothing is known to have.
-        gave: the tensor as the writer gave it; None where its result was not described, as of an argument in place.
+        gave: the tensor as the writer gave it, or as the next call was given what it wrote in place; None where that
+            was not recorded.
     """
 
     writer: Writer
@@ -130,12 +131,22 @@ class Links(Mapping[str, "list[Link]"]):
 NONE = Links()
 
 
-class Given(NamedTuple):
-    """A call that has begun: what it was given, and what of that was not finite without a call known to write it."""
+@dataclass(slots=True)
+class Given:
+    """A call that has begun.
+
+    Attributes:
+        inputs: what it was given.
+        unwritten: what of that was not finite without a call known to write it.
+        parent: the call that it is inside of.
+        inside: which call made the last value that is not finite and that a call inside this one gave.
+    """
 
     writer: Writer
     inputs: list[Labelled]
     unwritten: list[str]
+    parent: int = 0
+    inside: Writer | None = None
 
 
 _Place: TypeAlias = tuple[int, tuple[int, ...], "tuple[int, ...] | None", str]
@@ -165,8 +176,10 @@ class Producers:
             givers = links.givers
             writer.source = next((giver.origin for giver in givers if giver.origin is not None), None)
             unwritten = [] if any(label in links for label in bad) else [*bad]
-            writer.entered = not givers
-        self._given[record.n] = Given(writer, traced, unwritten)
+            if not givers:
+                writer.source = self._inside(record.parent)
+                writer.entered = writer.source is None
+        self._given[record.n] = Given(writer, traced, unwritten, record.parent)
         if len(self._given) > MOST_OPEN:
             self._given.popitem(last=False)
         return links
@@ -192,12 +205,28 @@ class Producers:
             # A buffer that nobody had filled yet: what was in it before is no input.
             rest = [item for item in given.inputs if item[0] not in given.unwritten]
             writer = replace(writer, finite=_finite(rest), entered=False)
+        if any(not_finite(tensor) for _, tensor in outputs):
+            writer = self._gave_bad(writer, given)
         self._gave(writer, outputs, given.inputs)
         after = {_place(tensor): tensor for _, tensor in outputs} if changed else {}
         for _, tensor in changed:
             given_back = after.get(_place(tensor))  # as by PyTorch's own operators: it is known as it is after the call
             described = silent or given_back is not None
             self._wrote(writer, given_back or tensor, possible=silent, described=described)
+        return writer
+
+    def _inside(self, n: int) -> Writer | None:
+        """Which call made what one inside an open call gave: code of that call, not recorded, may have passed it on."""
+        around = self._given.get(n)
+        return around.inside if around is not None else None
+
+    def _gave_bad(self, writer: Writer, given: Given) -> Writer:
+        """A call that gave what is not finite: it did not make that itself where a call inside it did."""
+        if given.inside is not None and writer.origin in (None, writer):
+            writer = replace(writer, finite=False, source=given.inside, entered=False)
+        around = self._given.get(given.parent)
+        if around is not None and writer.origin is not None:
+            around.inside = writer.origin
         return writer
 
     def forget(self, n: int) -> None:
@@ -228,7 +257,7 @@ class Producers:
         latest = next(iter(memory.read(extent)), None)
         if latest is not None and latest.writer.n > writer.n and latest.extent == extent:
             return  # a call inside this one wrote it, and that is the one to name
-        memory.write(Layer(extent, writer, possible, tensor if described else None))
+        memory.write(Layer(extent, writer, possible, tensor, described))
 
     def _sight(self, label: str, tensor: schema.Tensor) -> _Sight | None:
         """What is known by now of who wrote what an argument holds; None for nothing."""
@@ -237,7 +266,12 @@ class Producers:
             return _Sight(label, tensor, (), Link(found[0], How.VALUES, "", found[1])) if found else None
         memory = self._memory.get(tensor.device)
         extent = extent_of(tensor) if memory is not None else None
-        layers = memory.read(extent) if memory is not None and extent is not None else ()
+        layers: tuple[Layer[Writer], ...] = ()
+        if memory is not None and extent is not None:
+            layers = memory.read(extent)
+            if layers and (shown := _shown(layers[0], extent, tensor)) is not None:
+                memory.write(shown)
+                layers = memory.read(extent)
         view = self._views.get(_place(tensor)) if self._views else None
         other = Link(view[0], How.VIEW, "", view[1]) if view and not _is_another(view[1], tensor) else None
         return _Sight(label, tensor, layers, other) if layers or other else None
@@ -293,14 +327,24 @@ def _gave_finite(link: Link, tensor: schema.Tensor) -> bool:
 
 def _link(layer: Layer[Writer], tensor: schema.Tensor) -> Link | None:
     """A write as a writer of what a tensor holds; None where the tensor shows that it is not."""
-    before = layer.tensor
-    if before is not None and _is_another(before, tensor):
+    if layer.tensor is not None and _is_another(layer.tensor, tensor):
         return None
+    before = layer.tensor if layer.described else None
     changed = _differs(before, tensor) if before is not None else None
     if layer.possible:
         return None if changed is False else Link(layer.writer, How.ARGUMENT)
     since = CHANGED_UNRECORDED if changed else ""
     return Link(layer.writer, How.ADDRESS, since, before)
+
+
+def _shown(layer: Layer[Writer], extent: Extent, tensor: schema.Tensor) -> Layer[Writer] | None:
+    """A write in place with the values that the first call after it was given; None where it shows its own already."""
+    before = layer.tensor
+    if layer.described or layer.possible or layer.extent != extent or tensor.mean is None:
+        return None
+    if before is None or before.dtype != tensor.dtype or _is_another(before, tensor):
+        return None
+    return replace(layer, tensor=tensor, described=True)
 
 
 def _is_another(before: schema.Tensor, tensor: schema.Tensor) -> bool:

@@ -231,3 +231,67 @@ def test_the_infinities_of_a_mask_are_meant() -> None:
     mask = valued(min="-inf", max=0.0, mean="-inf", inf_count=6)
     assert origins(call(1, "mask", valued()), returned(1, mask)) == []
     assert origins(call(1, "exp", valued()), returned(1, valued(max="inf", mean="inf", inf_count=6))) == [1]
+
+
+def test_memory_that_was_given_to_another_tensor_since_is_not_what_was_written_in_place() -> None:
+    """What a call changed in place is not described, but which storage it was, and how often written, is known."""
+    for before, after in (({"storage": 1024}, {"storage": 1040}), ({"version": 4}, {"version": 0})):
+        process = taken(
+            call(1, "kernel", valued(8, 8, ptr=1024, **before)), returned(1, mutated=["arg[0]"]),
+            call(2, "use", valued(2, 4, ptr=1040, **after | BAD)), returned(2, valued(ptr=8192, **BAD)),
+        )  # fmt: skip
+        assert (process.recent[2].links, process.origins, [*process.entries]) == ({}, {}, [2])
+
+
+def test_a_buffer_that_a_call_has_seen_since_is_known_as_it_was_then() -> None:
+    """A workspace is freed, and its memory handed out again for one that nobody has filled."""
+    space: dict[str, Any] = {"ptr": 1024, "storage": 1024}
+    process = taken(
+        call(1, "partial", valued(ptr=64), valued(**space, version=0)), returned(1, mutated=["arg[1]"]),
+        call(2, "reduce", valued(**space, version=4)), returned(2, valued(ptr=8192)),
+        call(3, "partial", valued(ptr=64), valued(**space, version=0, **BAD)), returned(3, mutated=["arg[1]"]),
+        call(4, "reduce", valued(**space, version=1, **BAD)),
+    )  # fmt: skip
+    assert [*process.origins] == [3]
+    assert [link.gave and link.gave.version for link in process.recent[2].links["arg[0]"]] == [4]
+
+
+# --- calls inside others, between which code runs that is not recorded
+
+
+def test_of_calls_inside_each_other_the_innermost_made_it() -> None:
+    assert origins(
+        call(1, "model", valued(ptr=64)),
+        call(2, "attention", valued(ptr=1024), parent=1), returned(2, valued(ptr=2048, **BAD)),
+        call(3, "norm", valued(ptr=3072), parent=1), returned(3, valued(ptr=4096)),
+        returned(1, valued(ptr=8192, **BAD)),
+    ) == [2]  # fmt: skip
+
+
+def test_a_call_made_what_those_inside_it_did_not() -> None:
+    """Nor is one inside it the first to be given it from outside: its own code made it."""
+    process = taken(
+        call(1, "attention", valued(ptr=64)),
+        call(2, "project", valued(ptr=1024), parent=1), returned(2, valued(ptr=2048)),
+        call(3, "output", valued(ptr=4096, **BAD), parent=1), returned(3, valued(ptr=8192, **BAD)),
+        returned(1, valued(ptr=8192, **BAD)),
+    )  # fmt: skip
+    assert ([*process.origins], process.entries) == ([1], {})
+
+
+def test_what_was_added_to_it_between_two_calls_is_still_that() -> None:
+    """A residual: the sum lies elsewhere, and no recorded call wrote it."""
+    calls: list[schema.Record] = [
+        call(2, "attention", valued(ptr=1024), parent=1), returned(2, valued(ptr=2048, **BAD)),
+        call(3, "norm", valued(ptr=4096, **BAD), parent=1), returned(3, valued(ptr=8192, **BAD)),
+    ]  # fmt: skip
+    process = taken(call(1, "layer", valued(ptr=64)), *calls, returned(1, valued(ptr=16384, **BAD)))
+    assert ([*process.origins], process.entries) == ([2], {})
+
+
+def test_what_lies_between_calls_that_nothing_encloses_is_not_guessed() -> None:
+    process = taken(
+        call(1, "attention", valued(ptr=1024)), returned(1, valued(ptr=2048, **BAD)),
+        call(2, "norm", valued(ptr=4096, **BAD)), returned(2, valued(ptr=8192, **BAD)),
+    )  # fmt: skip
+    assert ([*process.origins], [*process.entries]) == ([1], [2])
