@@ -12,7 +12,6 @@ import typer
 from firstfault.cli.messages import tell
 from firstfault.cli.paths import READABLE
 from firstfault.cli.processes import PROCESS_HELP
-from firstfault.diagnose import commands
 from firstfault.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -64,17 +63,19 @@ def command(
     found.problems = evidence.problems.lines()
     if found.blamed:
         by_reference = any(one.call == found.blamed and one.by == "reference" for one in found.producers)
-        found.next = commands.of_run(_next(path, calls.find(found.blamed), by_reference=by_reference), report.command)
+        found.next = _next(path, calls.find(found.blamed), report.command, by_reference=by_reference)
     sys.stdout.write(as_json.render(found) if json else blame_text.render(found))
     for problem in found.problems:
         tell(problem)
     raise typer.Exit(ExitCode.OK if found.blamed else ExitCode.INCOMPLETE)
 
 
-def _next(path: Path, blamed: Call | None, *, by_reference: bool) -> str:
+def _next(path: Path, blamed: Call | None, run: list[str], *, by_reference: bool) -> str:
     """The command that looks closer at the call that is blamed; only one that was dumped can be made again."""
+    from firstfault.diagnose import commands
+
     if blamed is None or not blamed.dump:
-        return commands.record(level=10)
+        return commands.of_run(commands.record(level=10), run)
     return f"firstfault replay {path} --call {blamed.n}" + " --against reference" * by_reference
 
 
