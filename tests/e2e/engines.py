@@ -29,6 +29,8 @@ START_SECONDS = 240.0
 STOP_SECONDS = 60.0
 
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1", "DO_NOT_TRACK": "1"}
+OF_TESTS = ("FIRSTFAULT", "PYTHON", "TRITON")
+"""What names of variables begin with that are the tests' own, and not for an engine."""
 _OWN_ENVIRONMENT = {
     "sglang": {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(STAND_INS)},
     "vllm": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"},
@@ -133,7 +135,7 @@ def serving(
     port = free_port()
     home = log.parent / "home"
     home.mkdir(exist_ok=True)
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("FIRSTFAULT", "PYTHON"))}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(OF_TESTS)}
     path = f"{python(engine).parent}{os.pathsep}{plain['PATH']}"
     variables = (
         plain | _ENVIRONMENT | _OWN_ENVIRONMENT[engine] | {"HOME": str(home), "PATH": path} | dict(environ or {})

@@ -1,12 +1,14 @@
-"""The errors of a library's kernels against their operators in float64: ``vendor_kernels.py BACKEND MODULE…``.
+"""The errors of a library's kernels against their operators in float64: ``vendor_kernels.py BACKEND MODULE:LOAD``.
 
-Run by the engine's own Python; prints one JSON object of error over tolerance by operator, dtype and tokens.
+Run by the engine's own Python; ``LOAD`` loads those of the engine's kernels that run on this processor. Prints one JSON
+object of error over tolerance by operator, dtype and tokens.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import operator
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -55,9 +57,9 @@ def over(name: str, op: str, args: tuple[Any, ...], dtype: torch.dtype) -> float
     return worst([difference(got, expected, dtype=dtype) for got, expected in pairs]).over
 
 
-def main(name: str, modules: list[str]) -> None:
-    for module in modules:
-        importlib.import_module(module)
+def main(name: str, load: str) -> None:
+    module, _, function = load.partition(":")
+    operator.attrgetter(function)(importlib.import_module(module))()
     found = {
         f"{op} {index} {dtype} {tokens}": over(name, op, args, dtype)
         for dtype in DTYPES
@@ -68,4 +70,4 @@ def main(name: str, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2])
