@@ -27,7 +27,7 @@ from firstfault.diagnose.report import (
 )
 from firstfault.diagnose.rules.ff501_index_out_of_range import breaks_contract
 from firstfault.read.calls import Call
-from firstfault.read.formats.complaint import Complaint
+from firstfault.read.formats.complaint import Complaint, Teller
 from firstfault.read.history import History
 from firstfault.read.process import Process
 from firstfault.record import progress, schema
@@ -79,13 +79,24 @@ def build(case: Case) -> Report:
         complaints=list(case.complaints),
     )
     if processes:
-        found.conclusion, found.diagnosis = processes[0].conclusion, processes[0].diagnosis or _said(processes[0], case)
+        found.conclusion = _with_what_was_raised(processes[0], case)
+        found.diagnosis = processes[0].diagnosis or _said(processes[0], case)
         if found.diagnosis is not None and _goes_first(found.diagnosis):
             found.conclusion = f"{found.conclusion.removesuffix('.')}; {found.diagnosis.text}."
     elif case.complaints:
         found.conclusion = complaints.conclusion(case.complaints)
         found.diagnosis = diagnosis.of_complaints(case.complaints)
     return found
+
+
+def _with_what_was_raised(process: ProcessReport, case: Case) -> str:
+    """What became of a process, and the exception that ended it where that was raised in no recorded call."""
+    raised = [told for told in case.complaints if told.teller is Teller.PYTHON]
+    if not raised or not case.ending.failed or process.verdict is not Verdict.ENDED:
+        return process.conclusion
+    text = complaints.shortened(raised[-1].text)
+    at = f" at {raised[-1].host}" if raised[-1].host else ""
+    return f"{process.conclusion.removesuffix('.')}; what ended the program was raised in none of them: {text}{at}."
 
 
 def _said(process: ProcessReport, case: Case) -> diagnosis.Diagnosis | None:
@@ -217,7 +228,9 @@ def _findings(process: Process, verdict: Verdict, suspect: Call | None, case: Ca
         peers=case.history.processes,
         environment=case.environment,
         failed=case.ending.failed,
+        ended_at=case.ending.at,
     )
+    process.follow()
     if suspect is not None:
         found = [rules.deepened(finding, about) for finding in rules.check_all(about)]
     else:

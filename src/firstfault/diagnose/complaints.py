@@ -123,8 +123,7 @@ def conclusion(complaints: Sequence[Complaint]) -> str:
     seen = witness(complaints)
     if seen is not None:
         launched = f", launched at {seen.host}" if seen.host else ""
-        kernel = seen.kernel if len(seen.kernel) <= LONGEST_NAME else seen.kernel[:LONGEST_NAME] + "…"
-        return f"{kernel} failed on the device: {sentence(seen)}{launched}."
+        return f"{shortened(seen.kernel)} failed on the device: {sentence(seen)}{launched}."
     first = complaints[0]
     if (unlike := next(filter(None, (_UNLIKE.search(told.text) for told in complaints)), None)) is not None:
         return (
@@ -135,6 +134,11 @@ def conclusion(complaints: Sequence[Complaint]) -> str:
     if kind_of(first) is Kind.ILLEGAL_ACCESS:
         text += " That is where the device's error surfaced; which kernel failed it does not say."
     return text
+
+
+def shortened(text: str) -> str:
+    """A name or message that may be long, cut where it is."""
+    return text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…"
 
 
 def sentence(told: Complaint) -> str:

@@ -90,7 +90,16 @@ def _ending(evidence: Evidence) -> Ending:
     failed = not well and DEVICE_ERROR.search(evidence.stderr) is not None
     stopped = evidence.session.get("signal") in FROM_OUTSIDE
     known = isinstance(status, int) or killed
-    return Ending(known, exited_well, failed, stopped, evidence.running, failed=known and not well)
+    at = evidence.session.get("ended")
+    return Ending(
+        known,
+        exited_well,
+        failed,
+        stopped,
+        evidence.running,
+        failed=known and not well,
+        at=at if isinstance(at, int) else 0,
+    )
 
 
 def _end_in_words(evidence: Evidence, *, running: bool) -> str:

@@ -30,6 +30,7 @@ class Ending:
         device_failed: whether it ended with an error of the device in its stderr.
         running: by process, whether it is still there; None where that cannot be told.
         failed: whether the command is known not to have ended well.
+        at: when it ended, in nanoseconds since 1970; 0 where that is not known.
     """
 
     known: bool = False
@@ -38,6 +39,7 @@ class Ending:
     stopped: bool = False
     running: Mapping[str, bool | None] = field(default_factory=dict)
     failed: bool = False
+    at: int = 0
 
 
 def judge(process: Process, ending: Ending) -> tuple[Verdict, Call | None]:

@@ -98,7 +98,7 @@ class Durations:
         if not call.duration:
             return
         self.total += took
-        key = (call.op, sum(tensor.nbytes for _, tensor in call.given).bit_length())
+        key = _key(call)
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= MOST_KINDS:
@@ -112,6 +112,11 @@ class Durations:
         else:
             _usual(kind, took)
 
+    def usual(self, call: Call) -> int:
+        """Nanoseconds that calls like this one took by themselves, the median; 0 where that is not known."""
+        kind = self._kinds.get(_key(call))
+        return kind.median if kind is not None else 0
+
     def _slow(self, kind: _Kind, call: Call, took: int) -> None:
         run = kind.run
         if run is None:
@@ -123,6 +128,11 @@ class Durations:
         if not kind.slow and (spike or run.calls >= LASTING_CALLS) and len(self.slow) < MOST_SLOW:
             kind.slow = True
             self.slow.append(run)
+
+
+def _key(call: Call) -> tuple[str, int]:
+    """What a call is held against: the operator, and about how many bytes it was given."""
+    return call.op, sum(tensor.nbytes for _, tensor in call.given).bit_length()
 
 
 def _usual(kind: _Kind, took: int) -> None:

@@ -101,7 +101,7 @@ class Layouts:
     def add_values(self, tensor: schema.Tensor) -> None:
         """Take in what the values of one more looked like."""
         size = largest_magnitude(tensor)
-        if size > self.magnitude:
+        if size >= self.magnitude:
             self.before, self.magnitude = self.magnitude, size
         self.not_finite += bool(tensor.nan_count or tensor.inf_count)
         if tensor.min == 0 and "int" in tensor.dtype:

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 
 from firstfault.read import ignored
+from firstfault.read.absorbed import is_absorbed
 from firstfault.read.calls import Call, State
 from firstfault.read.contracts import breaches
 from firstfault.read.durations import Durations
@@ -31,6 +32,8 @@ MOST_VALUES = 100_000
 MOST_ORIGINS = 16
 MOST_ENTRIES = 4
 MOST_BROKEN = 4
+FOLLOWED_EVERY = 1000
+"""Calls after which it is worth following values once more."""
 _TEXT_LIKE_A_VALUE = 256
 """Characters that take as much memory as a tensor's description."""
 
@@ -96,10 +99,15 @@ class Process:
     contracts: dict[str, list[schema.Contract]] = field(default_factory=dict)
     """What the program declared, by operator."""
 
+    absorbed: set[int] = field(default_factory=set)
+    """Those of both whose values are known to have gone nowhere."""
+
     broken: dict[int, Call] = field(default_factory=dict)
     """The first calls that did not keep to it, by number."""
 
     _values: int = 0
+    _followed: int = 0
+    """At how many calls the values of the first ones were followed last."""
 
     def find(self, n: int) -> Call | None:
         """A call by its number, if it is open or among those that are kept."""
@@ -114,6 +122,8 @@ class Process:
         while self._values > MOST_VALUES and len(self.recent) > 1:
             _, before = self.recent.popitem(last=False)
             self._values -= before.weight
+            if before.n in self.origins or before.n in self.entries:
+                self._follow(before)  # as long as it is known who was given what it gave
             if not self._is_pinned(before):
                 before.strip()
 
@@ -151,12 +161,33 @@ class Process:
         entered = self.find(writer.n) if writer is not None and writer.entered else None
         if entered is not None and len(self.entries) < MOST_ENTRIES:
             self.entries[entered.n] = entered
-        if origin is None or origin.n in self.origins or len(self.origins) >= MOST_ORIGINS:
+        if origin is None or origin.n in self.origins or not self._has_room():
             return
         call = self.find(origin.n)
         if call is not None:
             self.origins[origin.n] = call
             self.entries = {n: entry for n, entry in self.entries.items() if not self._encloses(call, entry)}
+
+    def _has_room(self) -> bool:
+        """Whether one more can be kept; those whose values went nowhere make room, but for the first of them."""
+        if len(self.origins) >= MOST_ORIGINS and self.calls - self._followed >= FOLLOWED_EVERY:
+            self.follow()
+            for n in sorted(self.absorbed & self.origins.keys())[1:]:
+                del self.origins[n]
+        return len(self.origins) < MOST_ORIGINS
+
+    def follow(self) -> None:
+        """Look what became of the values that the first calls gave which are not finite."""
+        self._followed = self.calls
+        for first in (self.origins | self.entries).values():
+            if first.n in self.recent:
+                self._follow(first)
+
+    def _follow(self, first: Call) -> None:
+        later = sorted((n, call) for n, call in (self.recent | self.by_number).items() if n > first.n)
+        self.absorbed.discard(first.n)
+        if is_absorbed(first, (call for _, call in later), self.find):
+            self.absorbed.add(first.n)
 
     def _encloses(self, outer: Call, call: Call) -> bool:
         """Whether a call was made inside another one."""

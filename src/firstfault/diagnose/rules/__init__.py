@@ -96,6 +96,7 @@ class Suspect:
         peers: all processes of the record, by name; the call's own is one of them.
         environment: the variables that the session names.
         failed: whether the command is known not to have ended well.
+        ended_at: when it ended, in nanoseconds since 1970; 0 where that is not known.
     """
 
     call: Call
@@ -108,6 +109,7 @@ class Suspect:
     peers: Mapping[str, Process] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     failed: bool = False
+    ended_at: int = 0
 
     @cached_property
     def tensors(self) -> list[Labelled]:

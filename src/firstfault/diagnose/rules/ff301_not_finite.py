@@ -3,7 +3,8 @@
 ## What it finds
 An input with NaN or infinite values, known from level 5 on, and by the calls that wrote it the first one whose inputs
 were finite. It weighs less where earlier calls of the operator came back with such values in the same place, as with
-padding that nobody reads; and where all of them are minus infinity, which is how masks are made.
+padding that nobody reads; where the recorded calls that were given what came of them gave finite values; and where all
+of them are minus infinity, which is how masks are made.
 
 ## Why it matters
 The bad value existed before this call: the call that shows it, or faults on it, is not the one that made it.
@@ -25,6 +26,7 @@ from firstfault.read.tensors import not_finite
 from firstfault.record import schema
 
 KIND = Kind.NOT_A_NUMBER
+ABSORBED = "; what was given that gave finite values, or was given another part of it"
 
 
 def check(suspect: Suspect) -> Iterator[Finding]:
@@ -39,6 +41,9 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         before = known.not_finite - suspect.counts_itself if known is not None else 0
         if before > 0:
             text += f"; so it did in {before} of {suspect.count} earlier calls that came back"
+            confidence = Confidence.LOW
+        if suspect.call.n in suspect.process.absorbed:
+            text += ABSORBED
             confidence = Confidence.LOW
         step = f"follow {label} upstream to the first call whose inputs are finite and whose output is not"
         yield finding(

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from firstfault.diagnose import commands
 from firstfault.diagnose.finding import Confidence, Finding, Kind, Verdict
 from firstfault.diagnose.rules import Suspect, finding
-from firstfault.diagnose.rules.ff301_not_finite import counts
+from firstfault.diagnose.rules.ff301_not_finite import ABSORBED, counts
 from firstfault.read.tensors import Labelled, not_finite
 from firstfault.record.text_log import number
 
@@ -33,8 +33,9 @@ KIND = Kind.NOT_A_NUMBER
 
 def check(suspect: Suspect) -> Iterator[Finding]:
     """Look whether the call is among those that were the first to make such values."""
-    if suspect.call.n not in suspect.process.origins:
+    if suspect.call.n not in suspect.process.origins or _is_told_already(suspect):
         return
+    absorbed = suspect.call.n in suspect.process.absorbed
     bad = [(label, tensor) for label, tensor in suspect.call.outputs() if not_finite(tensor)]
     made = ", ".join(f"{counts(tensor)} in {label}" for label, tensor in bad)
     changed = ", ".join(suspect.call.mutated) or "what it was given"
@@ -42,14 +43,24 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     yield finding(
         __name__,
         suspect,
-        Confidence.HIGH if _is_certain(bad) else Confidence.MEDIUM,
+        Confidence.LOW if absorbed else Confidence.HIGH if _is_certain(bad) else Confidence.MEDIUM,
         [label for label, _ in bad],
-        f"{suspect.call.op} (call {suspect.call.n}) {what}, though all its inputs were finite",
+        f"{suspect.call.op} (call {suspect.call.n}) {what}, though all its inputs were finite"
+        + (ABSORBED if absorbed else ""),
         "record it once more at level 10, and run it by itself on the inputs that were saved",
         verdict=Verdict.CAUSE,
         command=commands.record(level=10),
         evidence=[_range(label, suspect) for label, _ in suspect.tensors],
         rules_out="the calls before it: what they gave to it was finite",
+    )
+
+
+def _is_told_already(suspect: Suspect) -> bool:
+    """Whether an earlier call of the operator made such values, and of the same weight."""
+    origins, absorbed = suspect.process.origins, suspect.process.absorbed
+    call = suspect.call
+    return any(
+        one.op == call.op and one.n < call.n and (one.n in absorbed) == (call.n in absorbed) for one in origins.values()
     )
 
 

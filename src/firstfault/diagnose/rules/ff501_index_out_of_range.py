@@ -193,7 +193,10 @@ def _by_size(suspect: Suspect) -> list[_Broken]:
         largest = max((elements(tensor.shape) for other, tensor in suspect.tensors if other != label), default=0)
         if largest and max(HUGE, largest) <= high < ADDRESS:
             text = f"{label} reaches {high}, and the largest other argument has {largest} elements"
-            found.append(_Broken(label, high, Confidence.MEDIUM, text))
+            usual = suspect.usual(label, high) >= high
+            if usual:
+                text += f"; so it did {suspect.in_earlier_calls} that came back"
+            found.append(_Broken(label, high, Confidence.LOW if usual else Confidence.MEDIUM, text))
         elif largest and -ADDRESS < low <= -HUGE:
             text = f"{label} goes down to {low}: as an index it lies far before the start"
             found.append(_Broken(label, low, Confidence.MEDIUM, text))

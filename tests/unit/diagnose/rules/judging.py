@@ -18,12 +18,17 @@ def findings(rule: str, *calls: list[schema.Value], op: str = "op") -> list[Find
     return judged(rule, *records[:-1])
 
 
-def judged(rule: str, *records: schema.Record, n: int = 0) -> list[Finding]:
-    """What ``rule`` finds in a call of a process, the last that was recorded if no number is given."""
+def judged(rule: str, *records: schema.Record, n: int = 0, follow: bool = False) -> list[Finding]:
+    """What ``rule`` finds in a call of a process, the last that was recorded if no number is given.
+
+    ``follow`` what came of values that are not finite, as a report does.
+    """
     history = History()
     for record in records:
         history.feed(Event("main", record))
     process = history.processes["main"]
+    if follow:
+        process.follow()
     wanted = n or max(record.n for record in records if isinstance(record, schema.Call))
     found = process.find(wanted)
     assert found is not None

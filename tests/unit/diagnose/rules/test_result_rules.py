@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from firstfault.diagnose import rules
 from firstfault.diagnose.finding import Confidence, Finding, Verdict
@@ -60,12 +61,12 @@ def test_another_stream() -> None:
     assert judged("ff601_another_stream", *records[:2], call(2, "use", at(1024))) == []
 
 
-def stopped(*records: schema.Record, by_signal: bool) -> list[Finding]:
+def stopped(*records: schema.Record, by_signal: bool, at: int = 0) -> list[Finding]:
     history = History()
     for record in records:
         history.feed(Event("main", record))
     process = history.processes["main"]
-    suspect = rules.Suspect(process.in_flight()[0], history.earlier, process, stopped=by_signal)
+    suspect = rules.Suspect(process.in_flight()[0], history.earlier, process, stopped=by_signal, ended_at=at)
     return [*rules.load("ff602_never_returned").check(suspect)]
 
 
@@ -74,6 +75,20 @@ def test_a_call_that_never_came_back(op: str, waits: bool) -> None:
     [found] = stopped(call(1, op), by_signal=True)
     assert ("it waits for every rank" in found.text) is waits
     assert stopped(call(1, op), by_signal=False) == []
+
+
+def test_a_call_that_was_stopped_before_it_had_taken_long() -> None:
+    """Calls of two seconds: one of ten is not late yet, one of eleven is; of what is not known a second is not."""
+    took = [(began := call(n, "load"), replace(returned(n), t=began.t + 2 * 10**9)) for n in range(1, 10)]
+    earlier = [record for both in took for record in both]
+    for records, limit in ((earlier, 10 * 10**9), ([], 10**9)):
+        began = call(20, "load")
+        for late in (False, True):
+            [found] = stopped(*records, began, by_signal=True, at=began.t + limit + late)
+            assert found.confidence is (Confidence.MEDIUM if late else Confidence.LOW)
+            assert ("which is not long for it" in found.text) is not late
+    [found] = stopped(call(1, "dist.all_reduce"), by_signal=True, at=call(1).t + 1)
+    assert found.confidence is Confidence.MEDIUM
 
 
 def test_a_wait_in_a_capture() -> None:
