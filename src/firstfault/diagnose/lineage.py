@@ -144,6 +144,8 @@ class Origin:
 def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Tensor], bool | None]) -> Origin:
     """The call that first made what an argument shows.
 
+    Where no recorded call wrote it, but the call around was given what shows the same, the walk goes on from there.
+
     Args:
         process: whose call it is.
         call: the call that was given the argument.
@@ -157,6 +159,9 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
     while True:
         given = dict(at.given)
         link = next((link for link in at.links.get(name, ()) if not _gave_other(link, given[name], shows)), None)
+        if link is None and (around := _around(process, at, shows)) is not None:
+            at, name = around
+            continue
         if link is None:
             return _from_outside(process, at, name, Origin(Ending.NO_WRITER, 0, at.op, at, tuple(path), how, left))
         how = link.how
@@ -173,6 +178,13 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
         if left is None and showing in writer.mutated and _others_lack_it(writer, showing, shows):
             left = writer
         at, name = writer, showing
+
+
+def _around(process: Process, call: Call, shows: Callable[[schema.Tensor], bool | None]) -> tuple[Call, str] | None:
+    """The call that one was made inside of, and an argument of that which shows the same: its own code passed it on."""
+    outer = process.find(call.record.parent)
+    label = next((label for label, tensor in outer.given if shows(tensor)), None) if outer is not None else None
+    return (outer, label) if outer is not None and label is not None else None
 
 
 def _gave_other(link: Link, tensor: schema.Tensor, shows: Callable[[schema.Tensor], bool | None]) -> bool:

@@ -55,6 +55,19 @@ def test_what_came_about_in_unrecorded_code_is_nobodys() -> None:
     assert (found.ending, found.n) == (Ending.UNRECORDED, 1)
 
 
+def test_what_the_call_around_was_given_leads_on() -> None:
+    """A model replaces padding in its token ids, in code that is not recorded, and looks them up."""
+    draft: list[schema.Record] = [call(1, "draft", valued(ptr=1024)), returned(1, valued(ptr=2048, max=900))]
+    model, lookup = call(2, "model", valued(ptr=2048, max=900)), call(3, "lookup", valued(ptr=4096, max=900), parent=2)
+    process = taken(*draft, model, lookup)
+    found = origin(process, process.by_number[3], "arg[0]", large)
+    assert (found.ending, found.n, found.path) == (Ending.MADE, 1, (1,))
+    alone = taken(*draft, model, call(3, "lookup", valued(ptr=4096, max=900)))
+    assert origin(alone, alone.by_number[3], "arg[0]", large).ending is Ending.NO_WRITER
+    other = taken(*draft, call(2, "model", valued(ptr=2048)), lookup)
+    assert origin(other, other.by_number[3], "arg[0]", large).ending is Ending.NO_WRITER
+
+
 def test_without_statistics_of_its_inputs_a_call_is_not_blamed() -> None:
     process = taken(call(1, "gate", at(1024)), returned(1, valued(ptr=2048, max=900)), call(2, "use", valued(ptr=2048, max=900)))  # fmt: skip
     assert origin(process, process.by_number[2], "arg[0]", large).ending is Ending.NOT_MEASURED

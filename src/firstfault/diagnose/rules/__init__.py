@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
@@ -199,9 +199,15 @@ class Suspect:
         process = f" --process {shlex.quote(self.process.name)}" if len(self.peers) > 1 else ""
         return f"firstfault trace {shlex.quote(self.source)} --call {self.call.n}{chosen}{process}"
 
-    def follow(self, label: str, step: str) -> NextStep:
-        """A step upstream of an argument; where no recorded call wrote it, the one that may tell what did."""
+    def follow(self, label: str, step: str, origin: lineage.Origin | None = None) -> NextStep:
+        """A step upstream of an argument; where no recorded call wrote it, the one that may tell what did.
+
+        That is the first call on the way to its ``origin``, if what the call around was given leads there.
+        """
         if command := self.trace(label):
+            return NextStep(step, command)
+        nearest = self.process.find(origin.path[0]) if origin is not None and origin.path else None
+        if nearest is not None and (command := replace(self, call=nearest).trace()):
             return NextStep(step, command)
         unknown = f"no recorded call is known to have written {label}"
         if ATEN in self.process.targets or any(target == ATEN for target, _ in self.process.by_target):

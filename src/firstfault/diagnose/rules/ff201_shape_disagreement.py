@@ -67,12 +67,21 @@ def _complained_of(suspect: Suspect) -> Iterator[Finding]:
     named = [item for item in suspect.tensors if numbers & {*item[1].shape, elements(item[1].shape)}]
     if not named:
         return
-    made = [(label, origin) for label, _ in named if (origin := suspect.producer(label)) is not None]
+    unusual = [label for label, tensor in named if _is_unusual(suspect, label, tensor)]
+    doubtful = unusual if len(unusual) == 1 else [label for label, _ in named]
+    made = [origin for label in doubtful if (origin := suspect.producer(label)) is not None]
     text = "the call complains of shapes: " + ", ".join(f"{label} is {tensor.shape}" for label, tensor in named)
     labels = [label for label, _ in named]
     step = f"see which call produced {' and '.join(labels)}"
-    origin = made[0][1] if len(made) == 1 else None  # of several nobody knows which is wrong
+    origin = made[0] if len(made) == 1 else None  # of several nobody knows which is wrong
     yield finding(__name__, suspect, Confidence.MEDIUM, labels, text, step, origin=origin)
+
+
+def _is_unusual(suspect: Suspect, label: str, tensor: schema.Tensor) -> bool:
+    """Whether an argument has an extent that is not the one which it had in all earlier calls."""
+    known = suspect.earlier(label)
+    dims = known.dims if known is not None and suspect.count >= ENOUGH_CALLS else ()
+    return any(usual not in (None, extent) for usual, extent in zip(dims, tensor.shape, strict=False))
 
 
 def _other_ranks(suspect: Suspect) -> Iterator[Finding]:
@@ -80,14 +89,31 @@ def _other_ranks(suspect: Suspect) -> Iterator[Finding]:
     if len(suspect.other_uses) != 1 or suspect.other_uses[0].count < ENOUGH_CALLS:
         return
     usual = suspect.other_uses[0]
-    for label, tensor in suspect.tensors:
-        known = usual.places.get(label)
-        if known is not None and len(known.dims) != len(tensor.shape):
-            text = (
-                f"{label} has {len(tensor.shape)} dimensions, {tensor.shape}; "
-                f"in all {usual.count} earlier calls it had {len(known.dims)}"
-            )
-            yield _finding(suspect, Confidence.HIGH, [label], text)
+    odd = [item for item in suspect.tensors if _has_other_rank(usual, *item)]
+    for label, tensor in odd:
+        text = (
+            f"{label} has {len(tensor.shape)} dimensions, {tensor.shape}; "
+            f"in all {usual.count} earlier calls it had {len(usual.places[label].dims)}"
+        )
+        if (other := _swapped_with(usual, label, odd)) is not None:
+            text += f", and {other} had {len(tensor.shape)}: they may have changed places"
+        yield _finding(suspect, Confidence.HIGH, [label], text)
+
+
+def _has_other_rank(usual: earlier.Variant, label: str, tensor: schema.Tensor) -> bool:
+    known = usual.places.get(label)
+    return known is not None and len(known.dims) != len(tensor.shape)
+
+
+def _swapped_with(usual: earlier.Variant, label: str, odd: list[Labelled]) -> str | None:
+    """The other one of two arguments, each of which has as many dimensions as the other had."""
+    if len(odd) != 2:
+        return None
+    (first, one), (second, other) = odd
+    ranks = len(usual.places[first].dims), len(usual.places[second].dims)
+    if (len(other.shape), len(one.shape)) != ranks:
+        return None
+    return second if label == first else first
 
 
 def _broken_ties(suspect: Suspect, alike: earlier.Variant) -> Iterator[Finding]:
@@ -180,4 +206,5 @@ def _extents(suspect: Suspect) -> dict[earlier.Position, int]:
 def _finding(suspect: Suspect, confidence: Confidence, labels: list[str], text: str) -> Finding:
     step = f"see which call produced {' and '.join(labels)}"
     origin = suspect.producer(labels[-1])
-    return finding(__name__, suspect, confidence, labels, text, step, origin=origin)
+    written = next(filter(suspect.call.links.get, labels), labels[0])
+    return finding(__name__, suspect, confidence, labels, text, *suspect.follow(written, step), origin=origin)

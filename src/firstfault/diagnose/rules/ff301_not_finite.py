@@ -45,6 +45,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
         if suspect.call.n in suspect.process.absorbed:
             text += ABSORBED
             confidence = Confidence.LOW
+        origin = suspect.origin(label, shows)
         step = f"follow {label} upstream to the first call whose inputs are finite and whose output is not"
         yield finding(
             __name__,
@@ -52,10 +53,10 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             confidence,
             [label],
             text,
-            *suspect.follow(label, step),
+            *suspect.follow(label, step, origin),
             verdict=Verdict.OUTSIDE if suspect.call.n in suspect.process.entries else Verdict.SUSPICIOUS,
             rules_out=f"{suspect.call.op} having made it",
-            origin=suspect.origin(label, shows),
+            origin=origin,
         )
 
 

@@ -79,7 +79,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
             found.confidence,
             [found.label],
             found.text,
-            *suspect.follow(found.label, f"follow {found.label} to the call that made {found.value}"),
+            *suspect.follow(found.label, f"follow {found.label} to the call that made {found.value}", origin),
             verdict=Verdict.OUTSIDE if found.confidence is Confidence.HIGH else Verdict.SUSPICIOUS,
             rules_out=f"{suspect.call.op} computing a wrong address by itself: it was given the index",
             origin=origin,

@@ -132,6 +132,23 @@ def test_tensors_without_number_are_compared_in_bounded_time() -> None:
     assert len(findings(RULE, many)) < 1000
 
 
+def test_two_arguments_that_have_changed_places() -> None:
+    usual: Arguments = [tensor(6, 4, 32), ids(6, 4), ids(6)]
+    first, second = findings(RULE, usual, usual, [tensor(6, 4, 32), ids(6), ids(6, 4)])
+    assert (first.arguments, second.arguments) == (["arg[1]"], ["arg[2]"])
+    assert first.text.endswith("in all 2 earlier calls it had 2, and arg[2] had 1: they may have changed places")
+    assert second.text.endswith("in all 2 earlier calls it had 1, and arg[1] had 2: they may have changed places")
+    [alone] = findings(RULE, usual, usual, [tensor(6, 4, 32), ids(6), ids(6)])
+    assert alone.text.endswith("in all 2 earlier calls it had 2")
+    both = findings(RULE, usual, usual, [tensor(6, 4, 32), ids(6), ids(6, 4, 1)])
+    assert not any("places" in found.text for found in both)
+
+
+def test_where_no_call_wrote_it_the_next_step_is_to_record_more() -> None:
+    [found] = findings(RULE, [tensor(6, 4, 32), ids(6, 4)], [tensor(6, 4, 32), ids(6, 4)], [tensor(6, 4, 32), ids(6)])
+    assert found.command == "firstfault run --level 5 --targets default,aten -- COMMAND"
+
+
 # --- what the call complains of
 
 
@@ -143,3 +160,18 @@ def test_shapes_that_the_call_complains_of() -> None:
     )  # fmt: skip
     assert (found.arguments, found.origin_op) == (["arg[0]", "arg[1]"], "pool")
     assert found.text == "the call complains of shapes: arg[0] is (4, 24), arg[1] is (25, 8); pool (call 1) made it"
+
+
+def test_of_several_the_call_that_made_the_one_unlike_earlier_calls_is_named() -> None:
+    """Of a batch and its hidden states it is the batch that is another: who made the hidden states is not to blame."""
+    message = "shape '[19, -1, 64]' is invalid for input of size 4096"
+    earlier: list[schema.Record] = []
+    for n in (1, 2, 3):
+        earlier += [call(n, "rotate", tensor(16, 256, ptr=n << 16), ids(16)), returned(n)]
+    hidden = tensor(16, 256, ptr=9 << 16)
+    last: list[schema.Record] = [call(4, "project"), returned(4, hidden)]
+    failed = raised(5, "RuntimeError", message)
+    made = judged(RULE, *earlier, *last, call(5, "rotate", hidden, ids(19)), failed)
+    assert [found.origin for found in made] == [0, 0]
+    first = judged(RULE, *last, call(5, "rotate", hidden, ids(19)), failed)
+    assert [found.origin_op for found in first] == ["project"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from firstfault.diagnose import rules
 from firstfault.read.events import Event
@@ -32,6 +33,19 @@ def test_more_is_recorded_where_none_did(level: int, shown: int) -> None:
     text, command = step(header(level=level), call(1, "op", BAD))
     assert text == ("no recorded call is known to have written arg[0]: record what PyTorch's own operators write, too")
     assert command == f"firstfault run --level {shown} --targets default,aten -- COMMAND"
+
+
+def test_where_the_call_around_was_given_it_that_is_followed() -> None:
+    records = [
+        call(1, "maker"),
+        returned(1, BAD),
+        call(2, "copy", BAD),
+        returned(2, replace(BAD, ptr=128, storage=128)),
+    ]
+    outer = call(3, "model", replace(BAD, ptr=128, storage=128))
+    inner = call(4, "norm", replace(BAD, ptr=256, storage=256), parent=3)
+    [found] = judged("ff301_not_finite", *records, outer, inner)
+    assert (found.origin_op, found.command) == ("maker", "firstfault trace PATH --call 2")
 
 
 def test_where_those_were_recorded_the_program_is_looked_at() -> None:
