@@ -6,14 +6,17 @@ go wrong.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 
 from firstfault.read import ignored
-from firstfault.read.absorbed import is_absorbed
 from firstfault.read.calls import Call, State
 from firstfault.read.contracts import breaches
 from firstfault.read.durations import Durations
+from firstfault.read.fate import Fate, bad_values, fate
 from firstfault.read.marks import Order
 from firstfault.read.producers import Producers, Writer
 from firstfault.read.results import Results
@@ -34,6 +37,8 @@ MOST_ENTRIES = 4
 MOST_BROKEN = 4
 FOLLOWED_EVERY = 1000
 """Calls after which it is worth following values once more."""
+SOON = 300
+"""Calls within which padding is masked, as a rule: how far values are followed as long as there are more to come."""
 _TEXT_LIKE_A_VALUE = 256
 """Characters that take as much memory as a tensor's description."""
 
@@ -123,7 +128,7 @@ class Process:
             _, before = self.recent.popitem(last=False)
             self._values -= before.weight
             if before.n in self.origins or before.n in self.entries:
-                self._follow(before)  # as long as it is known who was given what it gave
+                self._follow(before, self._kept())  # as long as it is known who was given what it gave
             if not self._is_pinned(before):
                 before.strip()
 
@@ -171,23 +176,34 @@ class Process:
     def _has_room(self) -> bool:
         """Whether one more can be kept; those whose values went nowhere make room, but for the first of them."""
         if len(self.origins) >= MOST_ORIGINS and self.calls - self._followed >= FOLLOWED_EVERY:
-            self.follow()
+            self.follow(SOON)
             for n in sorted(self.absorbed & self.origins.keys())[1:]:
                 del self.origins[n]
         return len(self.origins) < MOST_ORIGINS
 
-    def follow(self) -> None:
-        """Look what became of the values that the first calls gave which are not finite."""
+    def follow(self, most: int | None = None) -> None:
+        """Look what became of the values that the first calls gave which are not finite, in all calls or so many."""
         self._followed = self.calls
+        every = self._kept()
         for first in (self.origins | self.entries).values():
             if first.n in self.recent:
-                self._follow(first)
+                self._follow(first, every, most)
 
-    def _follow(self, first: Call) -> None:
-        later = sorted((n, call) for n, call in (self.recent | self.by_number).items() if n > first.n)
+    def _kept(self) -> list[Call]:
+        return [call for _, call in sorted((self.recent | self.by_number).items())]
+
+    def _follow(self, first: Call, every: list[Call], most: int | None = None) -> None:
+        start = bisect_right(every, first.n, key=attrgetter("n"))
+        became = fate(first, islice(every, start, start + most if most is not None else None), self.find)
         self.absorbed.discard(first.n)
-        if is_absorbed(first, (call for _, call in later), self.find):
+        if became is Fate.ABSORBED or (became is Fate.UNREAD and self._is_usual(first)):
             self.absorbed.add(first.n)
+
+    def _is_usual(self, first: Call) -> bool:
+        """Whether as many such values of the same operator went nowhere before, as far as calls were given them."""
+        known = [self.origins[n] for n in self.absorbed & self.origins.keys()]
+        bad = bad_values(first)
+        return any(one.op == first.op and one.n < first.n and bad_values(one) >= bad for one in known)
 
     def _encloses(self, outer: Call, call: Call) -> bool:
         """Whether a call was made inside another one."""

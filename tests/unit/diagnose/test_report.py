@@ -258,6 +258,31 @@ def test_how_the_command_ended(tmp_path: Path, session: dict[str, Any], text: st
     assert found.stderr == [f"line {n}" for n in range(35, 50)]
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/serve.py", line 52, in <module>
+    print(requests[17])
+KeyError: 17
+"""
+
+
+@pytest.mark.parametrize(("session", "records", "told"), [
+    ({"exit_status": 1, "pid": 4242}, [returned(1), END], True),
+    ({"exit_status": 0, "pid": 4242}, [returned(1), END], False),
+    ({"exit_status": 1, "pid": 4242}, [raised(1), END], False),
+    ({"signal": 9, "pid": 4242}, [returned(1)], False),
+])  # fmt: skip
+def test_an_exception_outside_of_every_call_is_in_the_first_line(
+    tmp_path: Path, session: dict[str, Any], records: list[schema.Record], told: bool
+) -> None:
+    path = recording(tmp_path, [header(), call(1), *records])
+    (path / "session.json").write_text(json.dumps({"exit_status": None} | session))
+    (path / "stderr.tail").write_text(TRACEBACK)
+    conclusion = report(path).conclusion
+    outside = "came back; what ended the program was raised in none of them: KeyError: 17 at /srv/serve.py:52."
+    assert conclusion.endswith(outside) is told
+    assert ("KeyError" in conclusion) is told
+
+
 def test_what_was_run_is_in_the_next_steps(tmp_path: Path) -> None:
     fine = tensor(64, min=0.0, max=1.0, mean=0.5, nan_count=0, inf_count=0)
     path = recording(tmp_path, [header(5), call(1, "op", fine), returned(1, structs.replace(fine, nan_count=3))])

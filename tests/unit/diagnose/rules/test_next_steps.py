@@ -36,7 +36,7 @@ def test_more_is_recorded_where_none_did(level: int, shown: int) -> None:
 
 
 def test_where_the_call_around_was_given_it_that_is_followed() -> None:
-    records = [
+    records: list[schema.Record] = [
         call(1, "maker"),
         returned(1, BAD),
         call(2, "copy", BAD),

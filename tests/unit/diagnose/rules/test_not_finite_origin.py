@@ -127,15 +127,30 @@ def test_nan_inside_a_call_that_gave_finite_values_weighs_little() -> None:
 
 
 def test_an_operator_that_makes_it_time_and_again_is_named_once_for_each_weight() -> None:
-    records = [*padded(1, *masked(1, valued(ptr=64))), *padded(2, *masked(2, valued(ptr=64))), *padded(3), *padded(4)]
+    bad = valued(ptr=4096, **BAD)
+    records = [
+        *padded(1, *masked(1, valued(ptr=64))), *padded(2, *masked(2, valued(ptr=64))),
+        *padded(3, *masked(3, bad)), *padded(4, *masked(4, bad)),
+    ]  # fmt: skip
     assert [weight(*records, n=10 * step) for step in (1, 2, 3, 4)] == [["low"], [], ["high"], []]
+
+
+def test_the_last_of_many_that_nobody_was_given_any_more_weighs_as_those_before() -> None:
+    """Unless it has more such values: the program ended before the next call could be given them."""
+    before = padded(1, *masked(1, valued(ptr=64)))
+    last = call(20, "attention", valued(ptr=64))
+    for count, told in ((3, []), (4, ["high"])):
+        more = valued(ptr=2 << 20, storage=2 << 20, **BAD | {"nan_count": count})
+        assert weight(*before, last, returned(20, more), n=20) == told
+    assert weight(*padded(1), *padded(2), n=20) == []
+    assert weight(*padded(1, *masked(1, valued(ptr=4096, **BAD))), *padded(2), n=10) == ["high"]
 
 
 def test_what_went_nowhere_keeps_no_later_call_from_being_noted() -> None:
     harmless = [record for step in range(1, 150) for record in padded(step, *masked(step, valued(ptr=64)))]
     calls = [call(n, "other", valued(ptr=64)) for n in range(2000, 2800)]
     others = [record for one in calls for record in (one, returned(one.n, valued(ptr=64)))]
-    assert weight(*harmless, *others, *padded(300), n=3000) == ["high"]
+    assert weight(*harmless, *others, *padded(300, *masked(300, valued(ptr=4096, **BAD))), n=3000) == ["high"]
 
 
 def test_what_became_of_it_is_known_when_those_that_took_it_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

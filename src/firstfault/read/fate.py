@@ -1,4 +1,4 @@
-"""Whether NaN that a call gave went nowhere: padded rows that nobody reads, or that a mask takes away.
+"""What became of NaN that a call gave: padded rows go nowhere where nobody reads them, or a mask takes them away.
 
     decode_attention (call 23)   3 NaN in out
       mask_rows (call 24)        given them, gave finite values     → absorbed
@@ -9,16 +9,22 @@ Integers tell nothing: the ids that a router picks of NaN are wrong, and finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 
 from firstfault.read.calls import Call, State
 from firstfault.read.tensors import Labelled, not_finite
 
-MOST_CALLS = 10_000
-"""Calls after it that are looked at."""
+
+class Fate(Enum):
+    """What became of the values of a call's results that are not finite."""
+
+    ABSORBED = "all that came of them ended in calls that gave finite values"
+    UNREAD = "no call was given any"
+    OPEN = "some went on, or it is not known whether they did"
 
 
-def is_absorbed(call: Call, later: Iterable[Call], find: Callable[[int], Call | None]) -> bool:
-    """Whether every value that is not finite and that came of a call's results ended in a call that gave finite ones.
+def fate(call: Call, later: Iterable[Call], find: Callable[[int], Call | None]) -> Fate:
+    """Follow the values that are not finite from a call's results to the calls that were given them.
 
     Args:
         call: it has come back, with such values in its results, or in what it wrote in place.
@@ -27,19 +33,24 @@ def is_absorbed(call: Call, later: Iterable[Call], find: Callable[[int], Call | 
     """
     waiting = {call.n: call}  # those whose results nobody has taken yet
     bad = {call.n}
-    for _, other in zip(range(MOST_CALLS), later, strict=False):
+    for other in later:
         writers = _read(other, bad)
-        if not writers:
-            continue
         if any(writers.values()):
             if other.state is not State.RETURNED:
-                return False
+                return Fate.OPEN
             if not _gave_finite(other):
                 waiting[other.n] = other
                 bad.add(other.n)
         for n in writers:
             waiting.pop(n, None)
-    return all(_ends_inside(one, find) for one in waiting.values())
+    if all(_ends_inside(one, find) for one in waiting.values()):
+        return Fate.ABSORBED
+    return Fate.UNREAD if call.n in waiting else Fate.OPEN
+
+
+def bad_values(call: Call) -> int:
+    """How many values in a call's results are known not to be finite."""
+    return sum((tensor.nan_count or 0) + (tensor.inf_count or 0) for _, tensor in call.outputs())
 
 
 def _read(call: Call, bad: set[int]) -> dict[int, bool]:
