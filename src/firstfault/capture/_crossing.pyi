@@ -12,6 +12,11 @@ class Cursor:
     def open(self, mapping: Any, end: int, segment: int) -> None: ...
     def close(self) -> int: ...
 
+class Appender:
+    size: int
+    def open(self, fd: int, size: int, limit: int, stretch: int) -> None: ...
+    def close(self) -> None: ...
+
 class Counter:
     last: int
     def next(self) -> int: ...
@@ -20,6 +25,10 @@ class Known:
     number: int
     segment: int
     def __init__(self, number: int) -> None: ...
+
+class Layout:
+    number: int
+    stretch: int
 
 class Slot:
     def __init__(self, enqueued: int, address: int, write: int) -> None: ...
@@ -41,7 +50,16 @@ class Box:
     here: int
     left: int
     def __init__(
-        self, *, recorder: Any, slow: Any, threads: Any, cursor: Cursor, counter: Counter, cuda: dict[str, Any]
+        self,
+        *,
+        recorder: Any,
+        slow: Any,
+        threads: Any,
+        counter: Counter,
+        cuda: dict[str, Any],
+        cursor: Cursor = ...,
+        appender: Appender = ...,
+        tells_all: bool = ...,
     ) -> None: ...
     def use_markers(
         self,
@@ -65,6 +83,25 @@ class Box:
         /,
     ) -> None: ...
     def keep_output(self, op: str, result: Any, compared: list[Any], known: Known, /) -> None: ...
+    def keep_exact_inputs(
+        self,
+        op: str,
+        target: str,
+        site: str,
+        names: tuple[str, ...],
+        values: tuple[Any, ...],
+        number: int,
+        found: list[tuple[Any, int, int, int | None, tuple[int | str, ...], bytes]],
+        /,
+    ) -> Layout | None: ...
+    def keep_exact_output(
+        self,
+        op: str,
+        result: Any,
+        number: int,
+        found: list[tuple[Any, int, int, int | None, tuple[int | str, ...], bytes]],
+        /,
+    ) -> Layout | None: ...
     def close(self) -> None: ...
 
 def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], **more: Any) -> Any: ...
@@ -72,6 +109,9 @@ def attach(boundary: Any, name: str, target: str, first: int, mutates: Any, /) -
 def activate(box: Box | None, /) -> None: ...
 def forget() -> None: ...
 def use_begin(begin: Callable[..., Any], /) -> None: ...
+def use_kinds(
+    told: Callable[[type], tuple[int, tuple[str, ...]]], described: Callable[[Any], bytes | None], /
+) -> None: ...
 def use_sites(told: Callable[[FrameType], str | None], /) -> None: ...
 def use_compiler(names: dict[str, Any], /) -> None: ...
 def use_torch(
@@ -79,6 +119,7 @@ def use_torch(
     tensor: type,
     parameter: type,
     words: tuple[int, ...],
+    masks: tuple[int, ...],
     requires_grad: Any,
     modes: Callable[[], bool],
 ) -> None: ...

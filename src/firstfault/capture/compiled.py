@@ -1,7 +1,7 @@
-"""The way of a black box's calls in C (``crossing/``), where it was built for this Python; else None.
+"""The way of calls in C (``crossing/``), where it was built for this Python; else None.
 
-It is optional: without a compiler, or under another Python than the one that it was built for, ``black_box.py`` does
-all of it, and writes the same record.
+It is optional: without a compiler, or under another Python than the one that it was built for, all of it is done in
+Python, and what is read of it is the same.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from firstfault.capture import guard, sites, tensor_words
+from firstfault.capture import guard, kinds, sites, tensor_words
 
-_INTERFACE = 1
+_INTERFACE = 2
 """Of what is called here: one more whenever that changes, so that what was built before is left alone."""
 
 
@@ -26,11 +26,13 @@ def _load() -> Any:
         built.use_torch(
             tensor=torch.Tensor,
             parameter=torch.nn.Parameter,
-            words=tuple(words),
+            words=tuple(words)[:-1],
+            masks=words.masks,
             requires_grad=torch._C.TensorBase.requires_grad,
             modes=guard.function_modes,
         )
         built.use_sites(sites.told)
+        built.use_kinds(kinds.told, kinds.described)
         built.use_compiler(vars(torch.compiler))
     except Exception:  # not built; or a torch in which these are something else
         return None

@@ -447,11 +447,11 @@ def _other(value: Any, walk: Walk) -> schema.Value:
 def _fields(value: Any, walk: Walk) -> schema.Value:
     """A dataclass by its fields: its own ``repr`` would print the values of every tensor in it."""
     missing = object()
-    entries = [(name, getattr(value, name, missing)) for name in _field_names(type(value))]
+    entries = [(name, getattr(value, name, missing)) for name in field_names(type(value))]
     return _entries(value, [entry for entry in entries if entry[1] is not missing], walk, fields=True)
 
 
-def _field_names(kind: type) -> tuple[str, ...]:
+def field_names(kind: type) -> tuple[str, ...]:
     """The names of a dataclass's fields, looked up once: an engine's batch has sixty, and is made anew at each step."""
     try:
         names = _known_fields.get(kind)

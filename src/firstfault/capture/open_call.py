@@ -123,15 +123,15 @@ class OpenCall:
             self.replay.done()
         if self.markers is not None:
             self.markers.end(record)
+        found: list[describe.Found] = []
         if recorder.describes:
             with recorder.hidden():
                 if self.replay is not None:
                     self.replay.take_in()
-                self._describe_result(recorder, record, result)
-        for writer in recorder.writers:
-            writer.returned(record)
+                found = self._describe_result(recorder, record, result)
+        recorder.write_return(record, self.op, result, found)
 
-    def _describe_result(self, recorder: Recorder, record: schema.Return, result: Any) -> None:
+    def _describe_result(self, recorder: Recorder, record: schema.Return, result: Any) -> list[describe.Found]:
         walk = describe.Walk(dump=self.dump is not None)
         record.described = True
         record.out = describe.describe(result, walk)
@@ -140,6 +140,7 @@ class OpenCall:
         if self.dump is not None:
             changed += self._dump_outputs(recorder, self.dump, record, walk)
         record.mutated = [describe.label(path) for path in dict.fromkeys(changed)]
+        return walk.found
 
     def _dump_outputs(
         self, recorder: Recorder, opened: dump.OpenDump | CopiedCall, record: schema.Return, walk: describe.Walk

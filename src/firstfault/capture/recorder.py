@@ -43,6 +43,7 @@ from firstfault.capture import (
 )
 from firstfault.capture.black_box import BlackBox
 from firstfault.capture.in_c import InC
+from firstfault.capture.metadata import Metadata
 from firstfault.capture.named_calls import NamedCalls
 from firstfault.capture.open_call import OpenCall, Thread
 from firstfault.capture.sites import site_of_caller
@@ -98,13 +99,17 @@ class Recorder:
         """The short way of a call, where what is recorded allows one."""
         self.in_c: InC | None = None
         """What writes calls in C, where that is built and what is recorded allows it."""
+        self._metadata: Metadata | None = None
+        """The same, where it describes them."""
         if (opened := writers.open_record(chosen)) is not None:
             self._record, folder = opened
             self.writers.append(self._record)
             sink = self._record.sink
-            only_names = chosen.level == Level.NAMES and self.text is None
-            if compiled.crossing is not None and only_names and isinstance(sink, Segments):
-                self.in_c = NamedCalls(self, self._record, sink)
+            if compiled.crossing is not None and self.text is None and isinstance(sink, Segments):
+                if chosen.level == Level.NAMES:
+                    self.in_c = NamedCalls(self, self._record, sink)
+                elif chosen.level == Level.METADATA:
+                    self.in_c = self._metadata = Metadata(self, self._record, sink)
             if isinstance(sink, Ring) and self.text is None and chosen.level == Level.METADATA:
                 self.short = self.in_c = BlackBox(self, self._record, sink)
         self.dumper: dump.Dumper | None = None
@@ -254,8 +259,7 @@ class Recorder:
         if not self._reads_all:
             wanted = self.contracts.of(record.op).wanted(walk.found, result=False)
             with self._without_waiting(wanted, record.n, record.op, INPUTS):
-                for writer in self.writers:
-                    writer.call(record)
+                self._write_call(record, args, kwargs, walk.found)
             return
         assert self.values is not None
         if walk.cut:
@@ -271,6 +275,24 @@ class Recorder:
             writer.inputs(inputs, record.tid)
         if self.dumper is not None and self.dumper.wanted(record.op):
             self._dump_inputs(call, self.dumper, record, walk)
+
+    def _write_call(
+        self, record: schema.Call, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[describe.Found]
+    ) -> None:
+        """Write a call with its arguments below level 5."""
+        if self._metadata is not None and not self.contracts.of(record.op).every:
+            self._metadata.call(record, args, kwargs, found)
+            return
+        for writer in self.writers:
+            writer.call(record)
+
+    def write_return(self, record: schema.Return, op: str, result: Any, found: list[describe.Found]) -> None:
+        """Write that a call came back; ``found`` are the tensors of its result, if that is described."""
+        if self._metadata is not None and not self.contracts.of(op).every:
+            self._metadata.returned(record, op, result, found)
+            return
+        for writer in self.writers:
+            writer.returned(record)
 
     def read_result(self, found: list[describe.Found], n: int, op: str) -> None:
         """Read the statistics of what a call gave: all from level 5 on, below it what a contract is about."""

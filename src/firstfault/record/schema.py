@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Word: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """What a machine counts with; a line with more is not one of ours, and none may be reckoned with.
@@ -178,9 +178,16 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
         device, stream: where a progress marker was enqueued at its begin; device -1 for none.
         args, kwargs: the arguments, without ``self``; None below level 3, where none are described.
         graph: the CUDA graph that it was captured into or, where it is the replay of one, that it replays; 0 for none.
-        layout: number of what it looks like, 0 for none. The first call of a segment that looks so is described;
-            those after it leave out operator, target, site and arguments, which are as they were there.
-        ptrs: the addresses of the tensors among the arguments of a call that is not described, in their order.
+        layout: number of what it looks like, 0 for none. One call of a segment that looks so is described; those after
+            it leave out operator, target, site and arguments, which are as they were there.
+        ptrs: in a ring, the addresses of the tensors among the arguments of a call that is not described, in their
+            order; objects and what is inside of them are as they were there.
+        storages: elsewhere, those of the storages of all its tensors, in the order of the description. Such a call
+            is described whole: all that the next three do not tell is as it was there.
+        offsets: where those tensors begin in their storages, in elements; left out where all are 0.
+        versions: those of the tensors that have one.
+        scalars: the plain values (null, booleans, numbers, strings) that are others than in the description, each
+            with its place among all of those there, from 0.
         collective: where it stands in its process group, if it is a collective.
         replay: of a call that replays a graph which is read at that: how often that has been, from 1; else 0.
         token: of the graph's first reading at that replay, in the statistics page, where the others follow; else 0.
@@ -200,6 +207,10 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     graph: int = 0
     layout: int = 0
     ptrs: list[int] | None = None
+    storages: list[int] | None = None
+    offsets: list[Word] | None = None
+    versions: list[Word] = []
+    scalars: list[tuple[Word, Scalar]] = []
     collective: Collective | None = None
     replay: Word = 0
     token: Word = 0
@@ -223,7 +234,7 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
         described: whether ``out`` is what it gave back.
         mutated: the arguments that it changed in place.
         device, stream: where a progress marker was enqueued at its end; device -1 for none.
-        layout, ptrs: as for a call; what a result looks like is numbered on its own.
+        layout, ptrs, storages, offsets, versions, scalars: as for a call; what results look like has its own numbers.
     """
 
     n: int
@@ -236,6 +247,10 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
     stream: int = 0
     layout: int = 0
     ptrs: list[int] | None = None
+    storages: list[int] | None = None
+    offsets: list[Word] | None = None
+    versions: list[Word] = []
+    scalars: list[tuple[Word, Scalar]] = []
 
 
 class Raise(msgspec.Struct, tag="raise", omit_defaults=True):

@@ -39,9 +39,9 @@ def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
 
 
 @needs_c
-def test_threads_forks_and_garbage_do_it_no_harm(tmp_path: Path) -> None:
-    chosen = {
-        "FIRSTFAULT_MODE": "blackbox",
+@pytest.mark.parametrize("mode", [{"FIRSTFAULT_MODE": "blackbox"}, {"FIRSTFAULT_LOGLEVEL": "3"}], ids=["ring", "all"])
+def test_threads_forks_and_garbage_do_it_no_harm(tmp_path: Path, mode: dict[str, str]) -> None:
+    chosen = mode | {
         "FIRSTFAULT_DIR": str(tmp_path / "recording"),
         "FIRSTFAULT_RING_BYTES": "2M",
         "PYTHONMALLOC": "debug",

@@ -46,3 +46,23 @@ def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
         for _ in range(3)
     }
     assert said == {f"{KNOWN}\n"}
+
+
+def test_what_memory_held_before_is_not_compared() -> None:
+    """Of a word that nothing sets whole, the rest is as whatever was there left it."""
+    assert KNOWN is not None
+    places = range(KNOWN.first, KNOWN.last + 1)
+
+    def seen(number: int) -> tuple[int, ...]:
+        held = bytearray(b"\xff" * (100 + number % 200))
+        tensor = torch.ones(12)[number % 8 :][:4]
+        del held
+        words = tensor_words._tensor_words(tensor)
+        return tuple(words[at] & mask for at, mask in zip(places, KNOWN.masks, strict=True))
+
+    assert len({seen(number) for number in range(5000)}) == 1
+
+
+def test_a_device_is_told_by_its_number_too() -> None:
+    assert KNOWN is not None
+    assert [mask & 0xFFFFFFFF for mask in KNOWN.masks[:1]] == [0xFFFFFFFF]  # a type of two bytes, a device of two

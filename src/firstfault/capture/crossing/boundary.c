@@ -202,7 +202,7 @@ static PyObject *cross_into(Box *box, const Plan *plan, PyObject *function, PyOb
         Py_DECREF(func);
         return result;
     }
-    Given given = {plan->name, plan->target, args + plan->first, count - plan->first, names, 0};
+    Given given = {plan->name, plan->target, args + plan->first, count - plan->first, names, NULL, NULL, 0};
     Call *call = NULL;
     Py_INCREF(run);
     int begun = box_begin(box, thread, &given, PyEval_GetFrame(), &call);

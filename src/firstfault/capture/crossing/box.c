@@ -6,10 +6,12 @@ static uint64_t serial;
 
 static PyObject *box_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"recorder", "slow", "threads", "counter", "cuda", "cursor", "appender", NULL};
+    static char *names[] = {"recorder", "slow", "threads", "counter", "cuda", "cursor", "appender", "tells_all", NULL};
     PyObject *recorder = NULL, *slow = NULL, *threads = NULL, *counter = NULL, *cuda = NULL, *cursor = NULL, *appender = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO!O!O!O!", names, &recorder, &slow, &threads, &CounterType,
-                                     &counter, &PyDict_Type, &cuda, &CursorType, &cursor, &AppenderType, &appender)) {
+    int tells_all = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO!O!O!O!p", names, &recorder, &slow, &threads, &CounterType,
+                                     &counter, &PyDict_Type, &cuda, &CursorType, &cursor, &AppenderType, &appender,
+                                     &tells_all)) {
         return NULL;
     }
     if (recorder == NULL || slow == NULL || threads == NULL || counter == NULL || cuda == NULL ||
@@ -29,7 +31,9 @@ static PyObject *box_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     box->counter = (Counter *)Py_NewRef(counter);
     box->cuda = Py_NewRef(cuda);
     box->serial = ++serial;
-    if (looks_start(&box->inputs) < 0 || looks_start(&box->outputs) < 0) {
+    box->tells_all = (char)(tells_all && cursor == NULL);
+    if (looks_start(&box->inputs) < 0 || looks_start(&box->outputs) < 0 || layouts_start(&box->arguments) < 0 ||
+        layouts_start(&box->results) < 0) {
         Py_DECREF(box);
         return NULL;
     }
@@ -74,6 +78,8 @@ static void box_dealloc(PyObject *self)
     forget_streams(box);
     looks_clear(&box->inputs);
     looks_clear(&box->outputs);
+    layouts_end(&box->arguments);
+    layouts_end(&box->results);
     PyMem_Free(box->inputs.forms);
     PyMem_Free(box->inputs.looks);
     PyMem_Free(box->outputs.forms);
@@ -100,6 +106,8 @@ static PyObject *close_box(PyObject *self, PyObject *unused)
     }
     looks_clear(&box->inputs);
     looks_clear(&box->outputs);
+    layouts_clear(&box->arguments);
+    layouts_clear(&box->results);
     Py_RETURN_NONE;
 }
 
@@ -191,6 +199,8 @@ static PyMemberDef box_members[] = {
 static PyMethodDef box_methods[] = {
     {"keep_inputs", keep_inputs, METH_VARARGS, NULL},
     {"keep_output", keep_output, METH_VARARGS, NULL},
+    {"keep_exact_inputs", keep_exact_inputs, METH_VARARGS, NULL},
+    {"keep_exact_output", keep_exact_output, METH_VARARGS, NULL},
     {"use_markers", (PyCFunction)(void (*)(void))use_markers, METH_VARARGS | METH_KEYWORDS, NULL},
     {"close", close_box, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -1,8 +1,7 @@
 /* A call between its begin and its end: the lines that are written of it, and its markers. */
 #include "crossing.h"
+#include "line.h"
 #include <structmember.h>
-#include <string.h>
-#include <time.h>
 
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -18,7 +17,7 @@ static _Thread_local struct {
 } current;
 
 /* Let go of an error of ours. What interrupts the program is its own, and stays set. */
-static void forgive(void)
+void forgive(void)
 {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();
@@ -109,66 +108,6 @@ Thread *thread_of(Box *box)
 }
 
 /* --- lines */
-
-#define LONGEST_START 320 /* of a line, before its addresses */
-#define LONGEST_TEXT 1024 /* of the names in a line, which then has no addresses */
-#define LONGEST_ADDRESS 21
-
-typedef struct {
-    char *end;
-    char text[LONGEST_START + LONGEST_ADDRESS * MOST_VALUES];
-} Line;
-
-static void put(Line *line, const char *text, size_t length)
-{
-    memcpy(line->end, text, length);
-    line->end += length;
-}
-
-#define PUT(line, text) put((line), (text), sizeof(text) - 1)
-
-static void put_number(Line *line, uint64_t number)
-{
-    char digits[20];
-    int first = 20;
-    do {
-        digits[--first] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number != 0);
-    put(line, digits + first, (size_t)(20 - first));
-}
-
-static uint64_t now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-static void put_start(Line *line, unsigned long long n, uint64_t t)
-{
-    put_number(line, n);
-    PUT(line, ",\"t\":");
-    put_number(line, t);
-}
-
-/* A field, which is left out where it is nothing, as the codec leaves it out. */
-#define PUT_FIELD(line, name, number)                                                                                  \
-    do {                                                                                                               \
-        if ((number) != 0) {                                                                                           \
-            PUT(line, ",\"" name "\":");                                                                               \
-            put_number(line, (uint64_t)(number));                                                                      \
-        }                                                                                                              \
-    } while (0)
-
-static void put_place(Line *line, int device, uint64_t stream)
-{
-    if (device >= 0) {
-        PUT(line, ",\"device\":");
-        put_number(line, (uint64_t)device);
-    }
-    PUT_FIELD(line, "stream", stream);
-}
 
 static void put_look(Line *line, const Look *look, const uint64_t *addresses)
 {
@@ -297,6 +236,9 @@ static Call *call_new(Box *box, Thread *thread, PyObject *op)
     call->n = 0;
     call->is_marked = 0;
     call->mutates = NULL;
+    call->layout = NULL;
+    call->watched = NULL;
+    call->given = (Arguments){NULL, 0, NULL, NULL, NULL};
     Py_INCREF(call->op = op);
     Py_INCREF(call->thread = thread);
     Py_INCREF(call->box = box);
@@ -308,6 +250,7 @@ static void call_dealloc(PyObject *self)
     Call *call = (Call *)self;
     Py_XDECREF(call->op);
     Py_XDECREF(call->mutates);
+    call_forget(call);
     Py_XDECREF((PyObject *)call->thread);
     Py_XDECREF((PyObject *)call->box);
     if (free_count < MOST_FREE) {
@@ -343,16 +286,6 @@ static int are_exact(PyObject *names)
     return 1;
 }
 
-typedef struct {
-    Where where;
-    Flat flat;
-    Look *look;
-    uint64_t addresses[MOST_VALUES];
-    int device;
-    uint64_t stream;
-    PyObject *slot; /* held: others may run before its marker is written, and let go of it */
-} Begin;
-
 /* Take a call off its thread's stack, with any that were never closed; whether it was there. */
 static int leave(Call *call)
 {
@@ -384,7 +317,7 @@ static unsigned long long parent_in(PyObject *calls)
 }
 
 /* Put a call on its thread's stack, with the next number; whether that could be done. */
-static int call_push(Box *box, Thread *thread, PyObject *op, int is_marked, Call **begun, unsigned long long *parent)
+int call_push(Box *box, Thread *thread, PyObject *op, int is_marked, Call **begun, unsigned long long *parent)
 {
     Call *call = call_new(box, thread, op);
     *parent = parent_in(thread->calls);
@@ -406,8 +339,8 @@ static int begin_known(Box *box, Thread *thread, const Given *given, Begin *begi
     if (!call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
         return 0;
     }
-    Line line;
-    line.end = line.text;
+    char text[LONGEST_SHORT];
+    Line line = {text, text};
     PUT(&line, "{\"type\":\"call\",\"n\":");
     put_start(&line, (*begun)->n, now());
     PUT_FIELD(&line, "parent", parent);
@@ -420,18 +353,23 @@ static int begin_known(Box *box, Thread *thread, const Given *given, Begin *begi
 }
 
 /* Leave a line to Python that the system did not take whole. */
-static int leave_rest(Box *box, const Line *line, long long written)
+static int leave_rest(Box *box, const char *text, size_t length, long long written)
 {
-    PyObject *done = PyObject_CallMethod(box->slow, "rest", "y#L", line->text, (Py_ssize_t)(line->end - line->text), written);
+    PyObject *done = PyObject_CallMethod(box->slow, "rest", "y#L", text, (Py_ssize_t)length, written);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
+/* Write a line to the file; -1 on an error of ours, which only tests let out. */
+int append_text(Box *box, const char *text, size_t length)
+{
+    long long written = appender_append(box->appender, text, length);
+    return written == (long long)length ? 0 : leave_rest(box, text, length, written);
+}
+
 static int append_line(Box *box, const Line *line)
 {
-    size_t length = (size_t)(line->end - line->text);
-    long long written = appender_append(box->appender, line->text, length);
-    return written == (long long)length ? 0 : leave_rest(box, line, written);
+    return append_text(box, line->text, (size_t)(line->end - line->text));
 }
 
 /* What is written of all calls of an operator at a place: its names, and after the thread its site; NULL if too long. */
@@ -458,11 +396,6 @@ static PyObject *text_of(Box *box, const Where *where)
     return text;
 }
 
-static void put_bytes(Line *line, PyObject *bytes)
-{
-    put(line, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
-}
-
 /* Write the names of a call that begins; -1 on an error of ours, which only tests let out. */
 static int begin_named(Box *box, Thread *thread, const Given *given, Begin *begin, Call **begun)
 {
@@ -471,8 +404,8 @@ static int begin_named(Box *box, Thread *thread, const Given *given, Begin *begi
         forgive();
         return 0;
     }
-    Line line;
-    line.end = line.text;
+    char written[LONGEST_SHORT];
+    Line line = {written, written};
     unsigned long long parent;
     if (!call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
         Py_DECREF(text);
@@ -492,7 +425,7 @@ static int begin_named(Box *box, Thread *thread, const Given *given, Begin *begi
 }
 
 /* Find out where a call begins; 0 where that is not for here. */
-static int begin_placed(Box *box, Begin *begin)
+int begin_placed(Box *box, Begin *begin)
 {
     begin->device = -1;
     begin->stream = 0;
@@ -541,6 +474,9 @@ static int begin_at(Box *box, Thread *thread, const Given *given, PyObject *site
         return begin_with_values(box, thread, given, begin, begun);
     }
     begin->where = (Where){given->op, given->target, site, NULL};
+    if (box->tells_all) {
+        return given->graph == 0 ? begin_exact(box, thread, given, begin, begun) : 0;
+    }
     return begin_placed(box, begin) ? begin_named(box, thread, given, begin, begun) : 0;
 }
 
@@ -606,13 +542,6 @@ static PyObject *mutated_of(Call *call)
     return Py_NewRef(box->mutated);
 }
 
-typedef struct {
-    uint64_t t;
-    int device;
-    uint64_t stream;
-    char is_placed; /* whether device and stream are known, and the marker written there */
-} Return;
-
 /* Write a return that looks like one before; 0, with nothing done, where it does not. */
 static int return_known(Call *call, PyObject *result, const Return *record)
 {
@@ -635,13 +564,14 @@ static int return_known(Call *call, PyObject *result, const Return *record)
     int done = look != NULL && has_room(box, look, more);
     if (done) {
         look_addresses(look, &flat, addresses);
-        Line line;
-        line.end = line.text;
+        char text[LONGEST_SHORT];
+        Line line = {text, text};
         PUT(&line, "{\"type\":\"return\",\"n\":");
         put_start(&line, call->n, record->t);
         PUT_FIELD(&line, "tid", call->thread->tid);
         if (more > 0) {
-            Line rest = {.end = rest.text};
+            char more_text[LONGEST_SHORT];
+            Line rest = {more_text, more_text};
             put_place(&rest, record->device, record->stream);
             put_look(&rest, look, addresses);
             unsigned long segment = box->cursor->segment;
@@ -690,14 +620,42 @@ static int handed_over(PyObject *done)
 /* Write the return of a call of which only names are written. */
 static int return_named(Call *call, const Return *record)
 {
-    Line line;
-    line.end = line.text;
+    char text[LONGEST_SHORT];
+    Line line = {text, text};
     PUT(&line, "{\"type\":\"return\",\"n\":");
     put_start(&line, call->n, record->t);
     PUT_FIELD(&line, "tid", call->thread->tid);
     put_place(&line, record->device, record->stream);
     PUT(&line, "}\n");
     return append_line(call->box, &line);
+}
+
+/* Write that a call came back whose marker is written; 0 where that is not for here, -1 on an error. */
+static int return_here(Call *call, PyObject *result, const Return *record)
+{
+    if (call->box->cursor != NULL) {
+        return return_known(call, result, record);
+    }
+    if (call->box->tells_all) {
+        return return_exact(call, result, record);
+    }
+    return return_named(call, record) < 0 ? -1 : 1;
+}
+
+/* Leave to Python that a call came back. */
+static int leave_return(Call *call, PyObject *result, const Return *record)
+{
+    PyObject *changes = call->layout != NULL ? call_changed(call) : Py_NewRef(call->mutates == NULL ? Py_None : call->mutates);
+    if (changes == NULL) {
+        return -1;
+    }
+    int status = handed_over(PyObject_CallMethod(call->box->slow, "came_back", "KOOOOKiKO", call->n, call->op,
+                                                 (PyObject *)call->thread, changes, result,
+                                                 (unsigned long long)record->t, record->device,
+                                                 (unsigned long long)record->stream,
+                                                 record->is_placed ? Py_True : Py_False));
+    Py_DECREF(changes);
+    return status;
 }
 
 /* Write that a call came back with ``result``; -1 on an error, which only tests let out. */
@@ -710,28 +668,14 @@ int call_returned(Call *call, PyObject *result)
     record.t = now();
     call->thread->busy = 1;
     int status = mark_end(call, &record);
-    int done = status < 0 || PyErr_Occurred() != NULL;
-    if (!done && record.is_placed && call->box->cursor == NULL) {
-        status = return_named(call, &record);
-        done = 1;
-    }
-    else if (!done && record.is_placed) {
-        done = return_known(call, result, &record);
-    }
+    int done = status < 0 || PyErr_Occurred() != NULL ? -1 : record.is_placed ? return_here(call, result, &record) : 0;
     call->thread->busy = 0;
     if (PyErr_Occurred()) { /* what interrupts the program, as well */
         return -1;
     }
     call->box->here += done != 0;
     call->box->left += done == 0;
-    if (done) {
-        return status;
-    }
-    return handed_over(PyObject_CallMethod(call->box->slow, "came_back", "KOOOOKiKO", call->n, call->op,
-                                           (PyObject *)call->thread, call->mutates == NULL ? Py_None : call->mutates,
-                                           result, (unsigned long long)record.t, record.device,
-                                           (unsigned long long)record.stream,
-                                           record.is_placed ? Py_True : Py_False));
+    return done < 0 ? -1 : done > 0 ? 0 : leave_return(call, result, &record);
 }
 
 /* Write that a call ended in ``error``; -1 on an error of ours, which only tests let out. */

@@ -1,8 +1,9 @@
-/* The black box's way of a call that looks like one before it, in C: what the files of this folder share.
+/* The way of a call that looks like one before it, in C: what the files of this folder share.
  *
  * In a program's own code every step of ours is cold, and a cold step of Python is some twenty cache misses. Here the
  * state of a call lies together, and nothing of it is an object that need not be one. Whatever is unusual is left to
- * the Python of ``black_box.py``, before anything of the call has been written: both write the same record.
+ * Python (``black_box.py``, ``metadata.py``, ``named_calls.py``), before anything of the call has been written: what is
+ * read of both is the same.
  *
  * All of it runs with the interpreter's lock held, but for the driver's write of a marker and the system's of a line.
  */
@@ -17,11 +18,11 @@
 #include <stdint.h>
 
 #ifdef Py_GIL_DISABLED
-#error "without the interpreter's lock nothing here is safe; the Python of black_box.py is"
+#error "without the interpreter's lock nothing here is safe; Python's way is"
 #endif
 
 /* What Python expects here, as in compiled.py: another is one that was built from other sources. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 /* As in repeats.py. */
 #define MOST_VALUES 64
@@ -43,6 +44,7 @@ typedef struct {
     PyObject_HEAD
     int fd; /* -1 while only Python may write */
     long long size, limit;
+    unsigned long stretch; /* of lines, which a reader has all of or none */
 } Appender;
 
 typedef struct {
@@ -96,6 +98,16 @@ int tensor_is_like(PyObject *tensor, const uint64_t *image);
 uint64_t tensor_address(PyObject *tensor, uint64_t itemsize);
 PyObject *torch_use(PyObject *module, PyObject *args, PyObject *kwargs);
 
+/* What of a tensor may be another at each call. */
+typedef struct {
+    uint64_t storage, offset; /* an address, and elements */
+    uint32_t version;
+    uint8_t has_version;
+} State;
+
+State tensor_state(PyObject *tensor);
+int tensor_is_empty(PyObject *tensor);
+
 /* --- looks.c: what a call looks like */
 
 typedef struct {
@@ -108,6 +120,11 @@ typedef struct {
     PyObject *op, *target, *site; /* the last two NULL for a result */
     PyObject *names;              /* the keywords' tuple, or NULL */
 } Where;
+
+uint64_t mixed(uint64_t hash, uint64_t word);
+uint64_t mixed_text(uint64_t hash, PyObject *text);
+int same_text(PyObject *one, PyObject *other);
+int is_referred_to(PyObject *reference, PyObject *value);
 
 typedef struct Look Look;
 typedef struct {
@@ -141,6 +158,94 @@ PyObject **form_text(Looks *looks, const Where *where);
 Look *look_find(Looks *looks, const Where *where, Flat *flat);
 int look_keep(Looks *looks, const Where *where, Flat *flat, PyObject *compared, Known *known);
 void look_addresses(const Look *look, const Flat *flat, uint64_t *addresses);
+
+/* --- kinds.c: what the values of a type are; the numbers are kinds.py's */
+
+enum { NEVER, MEMBER, SINGLE, FIELDS, OBJECT, ASKED, SEQUENCE, MAPPING };
+
+typedef struct {
+    PyObject_HEAD
+    PyTypeObject *type; /* as long as ``watch`` refers to it */
+    PyObject *watch, *names;
+    const char *name;     /* of the type when it was asked */
+    unsigned int version; /* of the class, where ``is_of_class`` tells that the kind follows from what stands in it */
+    int how, is_of_class;
+    uint64_t serial;
+} Kind;
+
+#define FIRST_SERIAL 256 /* apart from all else that a word of a walk begins with */
+
+extern PyTypeObject KindType;
+Kind *kind_of(PyTypeObject *type);
+PyObject *kind_described(PyObject *value);
+PyObject *kinds_use(PyObject *module, PyObject *args);
+
+/* --- walk.c: what a call was given, taken apart */
+
+#define MOST_WORDS 3072
+#define MOST_TENSORS 128
+#define MOST_PLAINS 640
+#define MOST_CONSTANTS 128
+#define LONGEST_HEAD 4096 /* of a line, before what it says of its values */
+#define LONGEST_TAIL 28672
+
+typedef struct Walk {
+    struct Walk *next;
+    int words, tensors, plains, constants, nodes;
+    PyObject *constant[MOST_CONSTANTS]; /* what the words tell by its address */
+    PyObject *tensor[MOST_TENSORS];
+    State state[MOST_TENSORS];
+    PyObject *plain[MOST_PLAINS]; /* None, bool, int, float, str */
+    uint64_t word[MOST_WORDS];
+    char line[LONGEST_HEAD + LONGEST_TAIL]; /* the head is written last, up to where the tail begins */
+} Walk;
+
+/* The arguments of a call, as its boundary was given them. */
+typedef struct {
+    PyObject *const *values;
+    Py_ssize_t count; /* of those by position */
+    PyObject *names;
+    PyObject *tuple, *dict; /* what they came in, in place of those three; NULL for none */
+} Arguments;
+
+Walk *walk_new(void);
+void walk_free(Walk *walk);
+int walk_arguments(Walk *walk, PyObject *const *values, Py_ssize_t count, PyObject *names);
+int walk_result(Walk *walk, PyObject *result);
+PyObject *argument_at(const Arguments *given, PyObject *root);
+PyObject *value_at(const Arguments *given, PyObject *path);
+
+/* --- layouts.c: what calls look like of which nothing is lost */
+
+typedef struct Layout {
+    PyObject_HEAD
+    struct Layout *next;
+    uint64_t hash;
+    PyObject *op, *target, *site; /* the last two NULL for a result */
+    unsigned long number, stretch; /* the last stretch of lines that describes it; 0 for none */
+    int words, tensors, plains, constants;
+    PyObject *paths;  /* of the tensors */
+    PyObject *labels; /* those as they stand in a line */
+    size_t labels_size;
+    PyObject *mutates; /* what a call was last declared to change, and which of the tensors that is */
+    uint8_t declared[MOST_TENSORS];
+    PyObject **constant, **plain;
+    uint64_t *word;
+} Layout;
+
+typedef struct {
+    Layout **bucket;
+    uint64_t *seen; /* hashes of what has been described without a number */
+    size_t count, bytes;
+} Layouts;
+
+extern PyTypeObject LayoutType;
+int layouts_start(Layouts *layouts);
+void layouts_clear(Layouts *layouts);
+void layouts_end(Layouts *layouts);
+Layout *layout_find(const Layouts *layouts, const Where *where, const Walk *walk);
+Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsigned long number, PyObject *found);
+const uint8_t *layout_declared(Layout *layout, PyObject *mutates);
 
 /* --- call.c: a call that has begun */
 
@@ -178,7 +283,18 @@ typedef struct {
     unsigned long long here, left; /* sides of calls that were written here, and that were left to Python */
     PyObject *mutates, *mutated; /* what a call was last declared to change, and that as JSON */
     Looks inputs, outputs;
+    char tells_all;              /* whether all that is described of calls is written, to a file */
+    Layouts arguments, results;  /* what it has been described as */
 } Box;
+
+#define FEW 6
+
+/* A tensor that a call may write to, by its address: the call may let go of it. */
+typedef struct {
+    PyObject *tensor;
+    uint32_t version;
+    uint8_t has_version;
+} Watched;
 
 typedef struct {
     PyObject_HEAD
@@ -187,6 +303,10 @@ typedef struct {
     PyObject *op, *mutates;
     Thread *thread;
     Box *box;
+    Layout *layout;   /* NULL where not all is told of it; the rest is of such calls alone */
+    Watched *watched; /* one for each tensor; NULL where none has a version */
+    Watched few[FEW];
+    Arguments given; /* where there are such tensors: what the boundary holds until the call has come back */
 } Call;
 
 typedef struct {
@@ -194,14 +314,45 @@ typedef struct {
     PyObject *const *args;
     Py_ssize_t count; /* of those by position */
     PyObject *names;
+    PyObject *tuple, *dict; /* that they came in; NULL for none */
     unsigned long long graph;
 } Given;
+
+typedef struct {
+    Where where;
+    Flat flat;
+    Look *look;
+    uint64_t addresses[MOST_VALUES];
+    int device;
+    uint64_t stream;
+    PyObject *slot; /* held: others may run before its marker is written, and let go of it */
+} Begin;
+
+typedef struct {
+    uint64_t t;
+    int device;
+    uint64_t stream;
+    char is_placed; /* whether device and stream are known, and the marker written there */
+} Return;
 
 extern PyTypeObject ThreadType, BoxType, CallType;
 Thread *thread_of(Box *box);
 int box_begin(Box *box, Thread *thread, const Given *given, PyFrameObject *frame, Call **begun);
+int begin_placed(Box *box, Begin *begin);
+int call_push(Box *box, Thread *thread, PyObject *op, int is_marked, Call **begun, unsigned long long *parent);
+int append_text(Box *box, const char *text, size_t length);
+void forgive(void);
 int call_returned(Call *call, PyObject *result);
 int call_raised(Call *call, PyObject *error);
+
+/* --- exact.c: a call of which nothing is lost */
+
+int begin_exact(Box *box, Thread *thread, const Given *given, Begin *begin, Call **begun);
+int return_exact(Call *call, PyObject *result, const Return *record);
+PyObject *call_changed(Call *call);
+void call_forget(Call *call);
+PyObject *keep_exact_inputs(PyObject *self, PyObject *args);
+PyObject *keep_exact_output(PyObject *self, PyObject *args);
 
 /* --- boundary.c: functions whose calls come here first */
 
@@ -222,7 +373,7 @@ typedef struct {
     PyInterpreterState *interpreter;
     PyTypeObject *tensor, *parameter;
     uint8_t is_traced; /* whether torch traces the program; 2 where it has to be asked */
-    uint8_t object, sizes, strides, offset, first, last, storage, autograd, data; /* tensor_words.py's Words */
+    uint8_t object, sizes, strides, offset, first, last, storage, autograd, data, counter, version; /* tensor_words.py's */
 } First;
 
 extern First first;

@@ -108,7 +108,7 @@ long long appender_append(Appender *appender, const char *data, size_t length)
 static PyObject *open_file(PyObject *self, PyObject *args)
 {
     Appender *appender = (Appender *)self;
-    if (!PyArg_ParseTuple(args, "iLL", &appender->fd, &appender->size, &appender->limit)) {
+    if (!PyArg_ParseTuple(args, "iLLk", &appender->fd, &appender->size, &appender->limit, &appender->stretch)) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -67,14 +67,14 @@ void flat_drop(Flat *flat)
 
 /* --- finding */
 
-static uint64_t mixed(uint64_t hash, uint64_t word)
+uint64_t mixed(uint64_t hash, uint64_t word)
 {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
     return hash ^ (hash >> 29);
 }
 
 /* With the hash that a string keeps: another string of the same text is the same name. */
-static uint64_t mixed_text(uint64_t hash, PyObject *text)
+uint64_t mixed_text(uint64_t hash, PyObject *text)
 {
     return text == NULL ? hash : mixed(hash, (uint64_t)PyObject_Hash(text));
 }
@@ -91,7 +91,7 @@ static uint64_t form_hash(const Where *where, const Flat *flat)
     return hash;
 }
 
-static int same_text(PyObject *one, PyObject *other)
+int same_text(PyObject *one, PyObject *other)
 {
     return one == other || (one != NULL && other != NULL && PyUnicode_Compare(one, other) == 0);
 }
@@ -133,7 +133,7 @@ static uint64_t look_hash(const Form *form, const Flat *flat)
     return hash;
 }
 
-static int is_referred_to(PyObject *reference, PyObject *value)
+int is_referred_to(PyObject *reference, PyObject *value)
 {
 #if PY_VERSION_HEX >= 0x030d0000
     PyObject *found;

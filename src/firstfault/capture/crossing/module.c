@@ -59,7 +59,7 @@ static int begin_in(Box *box, PyObject *const *args, unsigned long long graph, C
         }
         given_values = values;
     }
-    Given given = {args[0], args[1], given_values, PyTuple_GET_SIZE(args[2]), keywords, graph};
+    Given given = {args[0], args[1], given_values, PyTuple_GET_SIZE(args[2]), keywords, args[2], args[3], graph};
     PyFrameObject *frame = PyEval_GetFrame(), *caller = frame == NULL ? NULL : PyFrame_GetBack(frame);
     int begun = box_begin(box, thread, &given, caller, call);
     Py_XDECREF(caller);
@@ -123,6 +123,8 @@ static PyObject *forget(PyObject *module, PyObject *unused)
         Box *box = (Box *)Py_NewRef((PyObject *)first.active);
         looks_clear(&box->inputs);
         looks_clear(&box->outputs);
+        layouts_clear(&box->arguments);
+        layouts_clear(&box->results);
         Py_DECREF(box);
     }
     Py_RETURN_NONE;
@@ -135,6 +137,7 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_NOARGS, NULL},
     {"use_begin", use_begin, METH_O, NULL},
     {"use_sites", sites_use, METH_O, NULL},
+    {"use_kinds", kinds_use, METH_VARARGS, NULL},
     {"use_compiler", boundary_use, METH_O, NULL},
     {"use_torch", (PyCFunction)(void (*)(void))torch_use, METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
@@ -142,7 +145,8 @@ static PyMethodDef methods[] = {
 
 static int add_types(PyObject *module)
 {
-    PyTypeObject *types[] = {&CursorType, &AppenderType, &CounterType, &KnownType, &SlotType, &ThreadType, &BoxType, &CallType};
+    PyTypeObject *types[] = {&CursorType, &AppenderType, &CounterType, &KnownType,  &KindType,
+                             &SlotType,   &ThreadType,   &BoxType,     &LayoutType, &CallType};
     for (size_t index = 0; index < sizeof types / sizeof *types; index++) {
         if (PyModule_AddType(module, types[index]) < 0) {
             return -1;

@@ -3,6 +3,7 @@
 
 static PyGetSetDef *requires_grad;
 static PyObject *modes;
+static uint64_t masks[MOST_KEYS]; /* of what is compared in the words from first to last */
 
 int is_tensor(PyObject *value)
 {
@@ -54,7 +55,8 @@ int tensor_image(PyObject *tensor, uint64_t *image)
     }
     int count = 0;
     for (int at = first.first; at <= first.last; at++) {
-        image[count++] = read[at];
+        image[count] = read[at] & masks[count];
+        count++;
     }
     image[count++] = dimensions << 1 | (uint64_t)keeps;
     for (uint64_t index = 0; index < dimensions; index++) {
@@ -70,9 +72,10 @@ int tensor_is_like(PyObject *tensor, const uint64_t *image)
     const uint64_t *read = words_of(tensor);
     int count = 0;
     for (int at = first.first; at <= first.last; at++) {
-        if (image[count++] != read[at]) { /* first: another kind of tensor may keep the rest elsewhere */
+        if (image[count] != (read[at] & masks[count])) { /* first: another kind of tensor may keep the rest elsewhere */
             return 0;
         }
+        count++;
     }
     uint64_t dimensions = read[first.sizes];
     if (image[count] >> 1 != dimensions) {
@@ -97,14 +100,40 @@ uint64_t tensor_address(PyObject *tensor, uint64_t itemsize)
     return start == 0 ? 0 : start + read[first.offset] * itemsize;
 }
 
+/* Where a tensor lies, and how often it has been written to, which torch counts for all but inference tensors. */
+State tensor_state(PyObject *tensor)
+{
+    const uint64_t *read = words_of(tensor);
+    const uint64_t *storage = (const uint64_t *)(uintptr_t)read[first.storage];
+    const uint64_t *counter = (const uint64_t *)(uintptr_t)read[first.counter];
+    return (State){.storage = storage == NULL ? 0 : storage[first.data],
+                   .offset = read[first.offset],
+                   .version = counter == NULL ? 0 : (uint32_t)counter[first.version],
+                   .has_version = counter != NULL};
+}
+
+/* Whether a tensor has no elements. */
+int tensor_is_empty(PyObject *tensor)
+{
+    const uint64_t *read = words_of(tensor);
+    for (uint64_t index = 0; index < read[first.sizes] && index < MOST_DIMENSIONS; index++) {
+        if (read[first.sizes + 1 + index] == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+#define WORDS 11
+
 static int take_words(PyObject *found)
 {
-    uint8_t *words[] = {&first.object, &first.sizes,   &first.strides,  &first.offset, &first.first,
-                        &first.last,   &first.storage, &first.autograd, &first.data};
-    for (int index = 0; index < 9; index++) {
-        long word = PyTuple_GET_SIZE(found) == 9 ? PyLong_AsLong(PyTuple_GET_ITEM(found, index)) : -1;
+    uint8_t *words[WORDS] = {&first.object,   &first.sizes, &first.strides, &first.offset,  &first.first,  &first.last,
+                             &first.storage, &first.autograd, &first.data,  &first.counter, &first.version};
+    for (int index = 0; index < WORDS; index++) {
+        long word = PyTuple_GET_SIZE(found) == WORDS ? PyLong_AsLong(PyTuple_GET_ITEM(found, index)) : -1;
         if (word < 0 || word > UINT8_MAX) {
-            PyErr_SetString(PyExc_ValueError, "nine words tell what a tensor looks like");
+            PyErr_SetString(PyExc_ValueError, "eleven words tell what a tensor looks like");
             return 0;
         }
         *words[index] = (uint8_t)word;
@@ -112,14 +141,28 @@ static int take_words(PyObject *found)
     return 1;
 }
 
+static int take_masks(PyObject *found)
+{
+    for (int index = 0; index <= first.last - first.first; index++) {
+        int is_there = index < PyTuple_GET_SIZE(found);
+        masks[index] = is_there ? PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(found, index)) : 0;
+        if (!is_there || PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "each word from first to last has a mask");
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Take what is needed of torch, which is never let go of. */
 PyObject *torch_use(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tensor", "parameter", "words", "requires_grad", "modes", NULL};
-    PyObject *tensor, *parameter, *found, *gradient, *mode;
+    static char *names[] = {"tensor", "parameter", "words", "masks", "requires_grad", "modes", NULL};
+    PyObject *tensor, *parameter, *found, *compared, *gradient, *mode;
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O", names, &PyType_Type, &tensor, &PyType_Type, &parameter,
-                                     &PyTuple_Type, &found, &PyGetSetDescr_Type, &gradient, &mode)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O!O", names, &PyType_Type, &tensor, &PyType_Type,
+                                     &parameter, &PyTuple_Type, &found, &PyTuple_Type, &compared, &PyGetSetDescr_Type,
+                                     &gradient, &mode)) {
         return NULL;
     }
     /* A Words is a named tuple; its items are parsed as a plain one's. */
@@ -128,6 +171,9 @@ PyObject *torch_use(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     if (first.last - first.first + 1 > MOST_KEYS) {
         PyErr_SetString(PyExc_ValueError, "too many words tell a tensor's kind");
+        return NULL;
+    }
+    if (!take_masks(compared)) {
         return NULL;
     }
     first.tensor = (PyTypeObject *)Py_NewRef(tensor);

@@ -1,19 +1,21 @@
-"""Calls and returns of a ring that leave out what one before them had too → whole ones.
+"""Calls and returns that leave out what one before them had too → whole ones.
 
 {"type":"call","n":4242,"layout":37,"ptrs":[140232]}  →  Call(n=4242, op="RMSNorm.forward", args=[Tensor(…)])
+{"type":"call","n":4243,"layout":38,"storages":[140232],"versions":[7]}  →  the same, with nothing lost
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
 
 from firstfault.read.events import Problems
+from firstfault.read.formats.values import elements
 from firstfault.record import codec, schema
 
-UNKNOWN_OP = "(an operator that the ring no longer names)"
+UNKNOWN_OP = "(an operator that the recording no longer names)"
 
 Looked = TypeVar("Looked", schema.Call, schema.Return)
 
@@ -29,6 +31,9 @@ class Layouts:
     def filled(self, records: Iterable[codec.Record]) -> Iterator[codec.Record]:
         """The records, each with all that it had."""
         for record in records:
+            if isinstance(record, schema.Header):  # each segment describes by itself what it refers to
+                self._calls.clear()
+                self._returns.clear()
             if isinstance(record, schema.Call) and record.layout:
                 self._fill_call(record)
             elif isinstance(record, schema.Return) and record.layout:
@@ -37,29 +42,41 @@ class Layouts:
 
     def _fill_call(self, call: schema.Call) -> None:
         like = self._like(self._calls, call)
-        if call.ptrs is None:
+        if _is_described(call):
             return
         if like is None:
             call.op = UNKNOWN_OP
             return
         call.op, call.target, call.site = like.op, like.target, like.site
-        ptrs = iter(call.ptrs)
-        call.args = [_moved(value, ptrs) for value in like.args or ()]
-        call.kwargs = {name: _moved(value, ptrs) for name, value in (like.kwargs or {}).items()}
+        fill = _filler(call)
+        call.args = [fill(value) for value in like.args or ()]
+        call.kwargs = {name: fill(value) for name, value in (like.kwargs or {}).items()}
 
     def _fill_return(self, returned: schema.Return) -> None:
         like = self._like(self._returns, returned)
-        if returned.ptrs is not None and like is not None:
+        if not _is_described(returned) and like is not None:
             returned.described = True
-            returned.out = _moved(like.out, iter(returned.ptrs))
+            returned.out = _filler(returned)(like.out)
 
     def _like(self, known: dict[int, Looked], record: Looked) -> Looked | None:
         """The one that describes what ``record`` looks like, which may be itself."""
-        if record.ptrs is None:
+        if _is_described(record):
             known[record.layout] = msgspec.structs.replace(record)
         elif record.layout not in known:
-            self._problems.add("a call's description is no longer in the ring")
+            self._problems.add("a call's description is no longer in the recording")
         return known.get(record.layout)
+
+
+def _is_described(record: schema.Call | schema.Return) -> bool:
+    return record.ptrs is None and record.storages is None
+
+
+def _filler(record: schema.Call | schema.Return) -> Callable[[schema.Value], schema.Value]:
+    """What gives the values of a call, one after the other, from those that its description has in their place."""
+    if record.storages is not None:
+        return _Whole(record, record.storages).filled
+    ptrs = iter(record.ptrs or ())
+    return lambda value: _moved(value, ptrs)
 
 
 def _moved(value: schema.Value, ptrs: Iterator[int]) -> schema.Value:
@@ -69,3 +86,35 @@ def _moved(value: schema.Value, ptrs: Iterator[int]) -> schema.Value:
     if isinstance(value, schema.Sequence):
         return msgspec.structs.replace(value, items=[_moved(item, ptrs) for item in value.items])
     return value
+
+
+class _Whole:
+    """The values of a call of which nothing is lost; values are to be given in their order."""
+
+    def __init__(self, record: schema.Call | schema.Return, storages: list[int]) -> None:
+        self._storages = iter(storages)
+        self._offsets = iter(record.offsets or ())
+        self._versions = iter(record.versions)
+        self._scalars = dict(record.scalars)
+        self._met = 0
+        """How many plain values came before."""
+
+    def filled(self, value: schema.Value) -> schema.Value:
+        """A value as the call had it, from that of the description."""
+        if isinstance(value, schema.Tensor):
+            return self._tensor(value)
+        if isinstance(value, schema.Sequence):
+            return msgspec.structs.replace(value, items=[self.filled(item) for item in value.items])
+        if isinstance(value, schema.Mapping):
+            return msgspec.structs.replace(value, values=[self.filled(item) for item in value.values])
+        if not (value is None or isinstance(value, (bool, int, float, str))):
+            return value
+        place = self._met
+        self._met += 1
+        return self._scalars.get(place, value)
+
+    def _tensor(self, value: schema.Tensor) -> schema.Tensor:
+        storage, offset = next(self._storages, 0), next(self._offsets, 0)
+        version = next(self._versions, None) if value.version is not None else None
+        ptr = storage + offset * (value.nbytes // max(1, elements(value.shape))) if storage else 0
+        return msgspec.structs.replace(value, ptr=ptr, offset=offset, storage=storage, version=version)

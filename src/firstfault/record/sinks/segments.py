@@ -19,10 +19,11 @@ class Appender:
         self.fd = -1
         self.size = 0
         self.limit = 0
+        self.stretch = 0
 
-    def open(self, fd: int, size: int, limit: int) -> None:
-        """Let others append up to a size."""
-        self.fd, self.size, self.limit = fd, size, limit
+    def open(self, fd: int, size: int, limit: int, stretch: int) -> None:
+        """Let others append up to a size, to a stretch of lines."""
+        self.fd, self.size, self.limit, self.stretch = fd, size, limit, stretch
 
     def close(self) -> None:
         """Let no other append any more."""
@@ -48,6 +49,8 @@ class Segments:
         self._header = header
         self._segment_bytes = segment_bytes
         self._index = 0
+        self.stretch = 0
+        """Number of the lines that are written to: of a segment, up to where some were taken out of it again."""
         self._file: AppendFile | None = None
         self._before: AppendFile | None = None
         self._rolling = threading.Lock()
@@ -93,6 +96,7 @@ class Segments:
             OSError: there is no room even so.
         """
         assert self._file is not None
+        self.stretch += 1
         return self._file.write_last(data)
 
     def close(self) -> None:
@@ -119,10 +123,11 @@ class Segments:
             self._before.close()
         self._before, self._file = self._file, following  # another thread may be writing to the last one
         self._index += 1
+        self.stretch += 1
         self._header_size = len(header)
         self._share(len(header))
 
     def _share(self, size: int) -> None:
         """Let others append to the file, which has this size by now."""
         assert self._file is not None
-        self.appender.open(self._file.shared_fd, size, self._segment_bytes)
+        self.appender.open(self._file.shared_fd, size, self._segment_bytes, self.stretch)

@@ -6,6 +6,7 @@ python crossing_stress.py FOLDER SECONDS
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import os
 import random
@@ -37,6 +38,28 @@ class Dying:
         leaf(torch.ones(2), self)
 
 
+@dataclasses.dataclass
+class Batch:
+    """What other threads change while a call looks at it."""
+
+    tensors: list[Any]
+    number: float
+    named: dict[str, Any]
+
+
+SHARED = Batch([*TENSORS], 0, {})
+
+
+@boundary.debug_kernel_api
+def with_batch(batch: Any) -> Any:
+    batch.tensors.append(torch.ones(2))
+    del batch.tensors[random.randrange(2) :]
+    batch.named[f"key {random.randrange(9)}"] = random.choice(TENSORS)
+    if random.random() < 0.2:
+        batch.named = {}
+    return batch
+
+
 @boundary.debug_kernel_api
 def leaf(x: Any, why: Any = None) -> Any:
     return x
@@ -59,6 +82,8 @@ def step() -> None:
     items = random.choice([[x], [x, x], (x, 1.5), [], [1, 2, 3]])
     with contextlib.suppress(ValueError):
         nested(x, random.randrange(6), items, random.choice(["a", "b"]), **({"k": x} if random.random() < 0.3 else {}))
+    SHARED.number = random.random()
+    with_batch(random.choice([SHARED, Batch([x], 1, {})]))
     once = boundary.wrap(lambda y: y, f"op{random.randrange(30)}")
     once(x)
 
