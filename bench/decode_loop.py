@@ -27,6 +27,7 @@ from bench import peers  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "decode_loop.md"
 BLACK_BOX = "firstfault, black box and markers"
+LEVEL_3 = "firstfault, level 3 to a record"
 TOOLS: dict[str, dict[str, str]] = {
     BLACK_BOX: {"FIRSTFAULT_MODE": "blackbox"},
     "SGLang, level 1": {"SGLANG_KERNEL_API_LOGLEVEL": "1"},
@@ -34,6 +35,7 @@ TOOLS: dict[str, dict[str, str]] = {
     "SGLang, level 3": {"SGLANG_KERNEL_API_LOGLEVEL": "3"},
     "FlashInfer, level 3": {"FLASHINFER_LOGLEVEL": "3"},
     "firstfault, level 1": {"FIRSTFAULT_LOGLEVEL": "1"},
+    LEVEL_3: {"FIRSTFAULT_LOGLEVEL": "3"},
 }
 IN_GRAPHS = (BLACK_BOX, "SGLang, level 1")
 """Tools whose cost is measured of captured steps too, where the host runs no boundary."""
@@ -117,7 +119,7 @@ def child(tool: str, mode: str) -> None:
         without, with_it = run(False), run(True)
         shares.append(with_it / without)
         bare.append(without)
-    told = f", {in_c()}" if tool == BLACK_BOX and mode == "eager" else ""
+    told = f", {in_c()}" if tool in (BLACK_BOX, LEVEL_3) and mode == "eager" else ""
     print(f"{statistics.median(shares) * 100:.1f} % ({statistics.median(bare):.0f} tokens/s{told})")
 
 
