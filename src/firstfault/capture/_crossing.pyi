@@ -118,7 +118,7 @@ def use_torch(
     *,
     tensor: type,
     parameter: type,
-    words: tuple[int, ...],
+    words: tuple[object, ...],
     masks: tuple[int, ...],
     requires_grad: Any,
     modes: Callable[[], bool],
