@@ -84,7 +84,7 @@ def _passed(call: Call, link: Link) -> Labelled | None:
     """The argument that a call passed on, if it did no more than that."""
     if _is_view(link):
         return next(iter(call.given), None)
-    if link.gave is None or not _counted(link.gave):
+    if link.gave is None or link.seen or not _counted(link.gave):
         return None
     if not_finite(link.gave):
         bad = [item for item in call.given if not_finite(item[1])]

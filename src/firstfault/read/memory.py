@@ -92,6 +92,9 @@ class Layer(Generic[Writer]):
     described: bool = True
     """Whether that shows its values; else they are those before the write, and so is its version."""
 
+    seen: bool = False
+    """Whether they are those that the next call was given, and nothing that the writer gave itself."""
+
 
 @dataclass(slots=True)
 class _Span(Generic[Writer]):

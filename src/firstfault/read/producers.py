@@ -79,12 +79,14 @@ class Link(NamedTuple):
         since: what became of the bytes after it, in words; empty where nothing is known to have.
         gave: the tensor as the writer gave it, or as the next call was given what it wrote in place; None where that
             was not recorded.
+        seen: whether it is the latter.
     """
 
     writer: Writer
     how: How
     since: str = ""
     gave: schema.Tensor | None = None
+    seen: bool = False
 
 
 class _Sight(NamedTuple):
@@ -334,7 +336,7 @@ def _link(layer: Layer[Writer], tensor: schema.Tensor) -> Link | None:
     if layer.possible:
         return None if changed is False else Link(layer.writer, How.ARGUMENT)
     since = CHANGED_UNRECORDED if changed else ""
-    return Link(layer.writer, How.ADDRESS, since, before)
+    return Link(layer.writer, How.ADDRESS, since, before, layer.seen)
 
 
 def _shown(layer: Layer[Writer], extent: Extent, tensor: schema.Tensor) -> Layer[Writer] | None:
@@ -344,7 +346,7 @@ def _shown(layer: Layer[Writer], extent: Extent, tensor: schema.Tensor) -> Layer
         return None
     if before is None or before.dtype != tensor.dtype or _is_another(before, tensor):
         return None
-    return replace(layer, tensor=tensor, described=True)
+    return replace(layer, tensor=tensor, described=True, seen=True)
 
 
 def _is_another(before: schema.Tensor, tensor: schema.Tensor) -> bool:
