@@ -17,7 +17,7 @@ from firstfault.record import codec, layout, schema
 from tests.crash.harness import FIRSTFAULT, PROGRAMS, Ended, Warm, environment, report
 
 BUSY = str(PROGRAMS / "busy.py")
-CALLS = {1: 3000, 3: 1000, 10: 400}
+CALLS = {1: 3000, 3: 4000, 10: 400}
 """By level: more than a disk of 256 KiB takes."""
 PAGE = 4096
 WAYS = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from firstfault.record import codec, layout, schema
+from firstfault.read.session import open_source
+from firstfault.record import schema
 from tests.crash.harness import PROGRAMS, environment, firstfault, report
 
 pytest.importorskip("transformers")
@@ -54,6 +55,5 @@ def _offline() -> dict[str, str]:
 
 
 def _calls(recording: Path) -> list[schema.Call]:
-    (segment,) = recording.glob(f"*/{layout.SEGMENTS}")
-    records = map(codec.decode, segment.read_bytes().splitlines())
+    records = (event.record for event in open_source(recording).events(lambda count: None))
     return [record for record in records if isinstance(record, schema.Call)]
