@@ -41,6 +41,7 @@ ENGINE_SECONDS, REPLAY_SECONDS, EXTRA_SECONDS = 150.0, 60.0, 15.0
 gets to say that this was too little."""
 REPLAYED = (
     "store_cache",
+    "with_kvcache",
     "mla_kv_buffer",
     "_fwd_kernel",
     "_fwd_grouped_kernel_stage1",

@@ -153,6 +153,7 @@ class Namespace:
 LLM = Namespace("sglang", "sglang.custom_op")
 DIFFUSION = Namespace("sglang", "diffusion.custom_op")
 _registered: dict[str, Any] = {}
+"""The function behind each operator that was registered here, or elsewhere and made a boundary here."""
 
 
 def debug_torch_op(op_func: Callable[..., Any], op_name: str, *, namespace: str = "sglang") -> Callable[..., Any]:
@@ -175,6 +176,7 @@ def operator_boundary(
     packet: Any = getattr(getattr(torch.ops, library), op_name)
     if getattr(op_func, boundary.WRAPPED, False) or not boundary.enabled():
         return packet  # type: ignore[no-any-return]
+    _registered.setdefault(f"{library}::{op_name}", op_func)
     overloads = [getattr(packet, name) for name in packet.overloads()]  # now attributes that the boundary takes on
     run = torch_library.unrecorded(packet)
     wrapped = boundary.wrap(packet, name, target, mutates=written_arguments(overloads), run=run)
@@ -199,7 +201,7 @@ def written_arguments(overloads: list[Any]) -> frozenset[int | str]:
 
 
 def function_behind(name: str) -> Callable[..., Any] | None:
-    """The Python function that an operator was registered with here or by ``torch.library.custom_op``, if any.
+    """The Python function that an operator was registered with, if known here or to ``torch.library.custom_op``.
 
     Args:
         name: its qualified name, ``sglang::rotate``.

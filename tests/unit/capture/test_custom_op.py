@@ -16,7 +16,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from firstfault import diffusion, llm
-from firstfault.capture import custom_op
+from firstfault.capture import called, custom_op
 from firstfault.capture.boundary import debug_kernel_api
 from firstfault.errors import FirstFaultError
 from firstfault.record import schema
@@ -449,3 +449,19 @@ def test_an_exception_of_the_function(record: Record, name: str) -> None:
         f(torch.ones(1))
     assert raised.value is error
     assert [item.message for item in found.of(schema.Raise)] == ["own"]
+
+
+def test_the_function_behind_an_operator_that_another_registered(record: Record) -> None:
+    """As an engine's own decorator does it, whose operators are made boundaries by ours."""
+    library = torch.library.Library("engine", "FRAGMENT")
+    library.define("double(Tensor x) -> Tensor")
+    library.impl("double", _double, "CompositeExplicitAutograd")
+    record(10)
+    wrapped = custom_op.debug_torch_op(_double, "double", namespace="engine")
+    assert wrapped(torch.ones(2)).tolist() == [2.0, 2.0]
+    told = called.function(torch.ops.engine.double)
+    assert (told["module"], told["qualname"]) == (__name__, "_double")
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
