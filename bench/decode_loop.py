@@ -1,6 +1,7 @@
 """What recording costs a decode loop on a GPU, next to SGLang's and FlashInfer's loggers → ``results/decode_loop.md``.
 
     python bench/decode_loop.py                 all of it, some minutes; needs an NVIDIA GPU and transformers
+    python bench/decode_loop.py "level 3"       prints the rows of the tools whose name has one of these words
 
 The model has the shape of Qwen3-0.6B with random weights in bf16; every attention, MLP, norm and linear of it is
 a boundary. Each tool has a process of its own, in which rounds with and without it take turns.
@@ -53,12 +54,14 @@ def main() -> None:
         return
     parts_line = shown(measured(BLACK_BOX, "parts"))
     rows: list[tuple[str, str, str]] = []
-    for tool in TOOLS:
+    chosen = [tool for tool in TOOLS if not arguments.words or any(word in tool for word in arguments.words)]
+    for tool in chosen:
         in_graphs = measured(tool, "graph") if tool in IN_GRAPHS else ""
         rows.append((tool, measured(tool, "eager"), in_graphs))
         shown(" | ".join(rows[-1]))
-        RESULTS.write_text(document(rows, parts_line))
-    print(RESULTS.read_text())
+        if not arguments.words:
+            RESULTS.write_text(document(rows, parts_line))
+    print(document(rows, parts_line))
 
 
 def shown(line: str) -> str:
@@ -295,6 +298,7 @@ def _environment(tool: str, folder: str) -> dict[str, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Measure what recording costs a decode loop on a GPU.")
+    parser.add_argument("words", nargs="*", help="parts of the names of the tools to measure; all if left out")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--mode", default="eager", help=argparse.SUPPRESS)
     return parser

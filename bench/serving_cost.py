@@ -74,9 +74,8 @@ def main(model: str, requests: int, tokens: int, words: list[str]) -> None:
 def _rows(model: str, requests: int, tokens: int, words: list[str]) -> Iterator[str]:
     rates: dict[bool, float] = {}
     digests: dict[int, str] = {}
-    for way in (OFF, *WAYS):
-        if words and not any(word in way.title for word in words):
-            continue
+    chosen = [way for way in WAYS if not words or any(word in way.title for word in words)]
+    for way in (OFF, *chosen):
         count = way.tokens or tokens
         began = time.monotonic()
         rate, digest, errors = _measure(way, model, requests, count)

@@ -130,9 +130,14 @@ class Settings:
     ring_bytes: int = 0
 
     @property
-    def defers_statistics(self) -> bool:
-        """Whether statistics come later: a dump has to wait for the device anyway, and a text log has no place."""
-        return self.asynchronous and self.level == Level.STATISTICS and self.recording is not None
+    def may_defer_statistics(self) -> bool:
+        """Whether statistics may be told later than their call, or elsewhere than in its record.
+
+        A dump has to wait for the device anyway, a text log has no place for them, and what stops the program has to
+        know at once, unless that was asked for.
+        """
+        at_once = self.text_dest is not None or self.stop_on_nan or self.ring_bytes > 0
+        return self.level == Level.STATISTICS and self.recording is not None and (self.asynchronous or not at_once)
 
 
 def parse(environ: Mapping[str, str], *, unset: Level = Level.OFF) -> Settings:

@@ -140,6 +140,7 @@ class Net(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.full((1000,), 2.0))
     def forward(self, x):
         return scale(x * self.weight, 5)
+torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)  # of which it warns by itself
 net = torch.cuda.make_graphed_callables(Net().cuda(), (torch.ones(1000, device="cuda", requires_grad=True),))
 for k in (1, 2):
     net(torch.full((1000,), float(k), device="cuda", requires_grad=True)).sum().backward()

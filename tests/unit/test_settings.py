@@ -132,12 +132,21 @@ def test_a_bad_value_is_one_line_that_names_variable_value_and_forms(name: str, 
 
 
 def test_statistics_are_deferred_only_where_they_can_be() -> None:
-    asked = {"FIRSTFAULT_STATS": "async", "FIRSTFAULT_LOGLEVEL": "5"}
-    assert parse(asked | {"FIRSTFAULT_DIR": "/recording"}).defers_statistics
-    assert not parse(asked).defers_statistics
-    assert not parse(asked | {"FIRSTFAULT_DIR": "/recording", "FIRSTFAULT_LOGLEVEL": "10"}).defers_statistics
-    for value in ("sync", ""):
-        assert not parse(asked | {"FIRSTFAULT_DIR": "/recording", "FIRSTFAULT_STATS": value}).defers_statistics
+    asked = {"FIRSTFAULT_LOGLEVEL": "5", "FIRSTFAULT_DIR": "/recording"}
+    asynchronous = asked | {"FIRSTFAULT_STATS": "async"}
+    at_once = {"FIRSTFAULT_LOGDEST": "/log"}
+    stopped = {"FIRSTFAULT_STOP_ON_NAN": "1"}
+    for environ in (
+        asynchronous,
+        asynchronous | at_once,
+        asynchronous | stopped,
+        asked,
+        asked | {"FIRSTFAULT_STATS": ""},
+    ):
+        assert parse(environ).may_defer_statistics
+    for environ in (asked | at_once, asked | stopped, asynchronous | {"FIRSTFAULT_LOGLEVEL": "10"}):
+        assert not parse(environ).may_defer_statistics
+    assert not parse({"FIRSTFAULT_LOGLEVEL": "5", "FIRSTFAULT_STATS": "async"}).may_defer_statistics
 
 
 @pytest.mark.parametrize("level", ["1", "3"])

@@ -30,6 +30,11 @@ class Layout:
     number: int
     stretch: int
 
+class Entries:
+    next: int
+    def take(self, count: int, /) -> tuple[int, int] | None: ...
+    def move(self, first: int, end: int, /) -> int: ...
+
 class Slot:
     def __init__(self, enqueued: int, address: int, write: int) -> None: ...
     def mark(self, stream: int, marker: int) -> None: ...
@@ -92,6 +97,7 @@ class Box:
         values: tuple[Any, ...],
         number: int,
         found: list[tuple[Any, int, int, int | None, tuple[int | str, ...], bytes]],
+        readings: bytes,
         /,
     ) -> Layout | None: ...
     def keep_exact_output(
@@ -100,8 +106,23 @@ class Box:
         result: Any,
         number: int,
         found: list[tuple[Any, int, int, int | None, tuple[int | str, ...], bytes]],
+        readings: bytes,
         /,
     ) -> Layout | None: ...
+    def use_reader(
+        self,
+        *,
+        entries: Entries,
+        page: int,
+        results: int,
+        asked: int,
+        requests: int,
+        driver: tuple[int, int, int, int],
+        numbers: tuple[int, int, int, int],
+        waits: bool,
+    ) -> None: ...
+    def forget_readers(self) -> None: ...
+    def stop_reading(self) -> None: ...
     def close(self) -> None: ...
 
 def begin(op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], **more: Any) -> Any: ...

@@ -19,9 +19,11 @@ from array import array
 from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from firstfault.capture import device_stats, progress, stats
+import torch
+
+from firstfault.capture import compiled, device_stats, progress, stats
 from firstfault.capture.describe import Found, PathKey
 from firstfault.capture.tripwire import Tripwire
 from firstfault.errors import tell
@@ -38,6 +40,8 @@ _HALF = ENTRIES // 2
 _WORDS = statistics_page.ENTRY_BYTES // 8
 """Of an entry, and of a request."""
 _NUMEL = 2
+_LOOKS = 100
+"""At entries, before the driver is asked to wait: that takes 10 to 100 µs by itself."""
 _RESULT_TOKEN = (RESULT_OFFSET + statistics_page.TOKEN_OFFSET) // 8
 _KEPT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -83,6 +87,29 @@ class Entries(NamedTuple):
     requests: int
 
 
+class EntriesLeft:
+    """Which entries are to be had; ``crossing/readings.c`` has the same for both."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self._end = 0
+        self._token = 1
+
+    def take(self, count: int) -> tuple[int, int] | None:
+        """The first of ``count`` entries next to each other, and its token; None where there are fewer."""
+        if self._end - self.next < count:
+            return None
+        taken = self.next, self._token
+        self.next += count
+        self._token += count
+        return taken
+
+    def move(self, first: int, end: int) -> int:
+        """Have entries from ``first`` to before ``end`` from now on; the next of those until now."""
+        left, self.next, self._end = self.next, first, end
+        return left
+
+
 class _Watched(NamedTuple):
     """An entry that the tripwire waits for."""
 
@@ -112,7 +139,7 @@ class DeferredStatistics:
         reader.kernel(reader.driver.current()[0], ())
         self.path = layout.statistics_page(folder)
         self._kept = folder.absolute() / layout.STATISTICS
-        self._reader = reader
+        self.reader = reader
         self._tripwire = tripwire
         self._ring = ring
         self._page = progress.shared_page(self.path, PAGE_BYTES)
@@ -128,9 +155,12 @@ class DeferredStatistics:
         self._arguments = device_stats.Arguments()
         self._page_words = self._view[statistics_page.HEADER_BYTES :].cast("q")
         self._asked_words = self._asked.cast("q")
-        self._token = 1
-        self._cursor = 0
-        self._unkept = [0, 0]  # of each half, how many entries in it are used and not in the recording
+        self._entries = EntriesLeft() if compiled.crossing is None else compiled.crossing.Entries()
+        self._entries.move(0, _HALF)
+        self._half = 0
+        """Which is in use."""
+        self._unkept = [0, 0]
+        """Of each half, while the other is in use: how many of its entries are used and not in the recording."""
         self._watched: dict[tuple[int, int], deque[_Watched]] = {}
         self._lock = threading.Lock()
 
@@ -144,7 +174,7 @@ class DeferredStatistics:
         on_device = []
         for item in readable:
             described = item.described
-            if not item.tensor.is_cuda:
+            if not lies_there(item.tensor):
                 stats.fill(described, stats.read(item.tensor, contiguous=described.contiguous))
             else:
                 described.statistics = stats.nothing_to_read(item.tensor, contiguous=described.contiguous)
@@ -152,10 +182,10 @@ class DeferredStatistics:
                     on_device.append(item)
         if not on_device:
             return []
-        place = self._reader.driver.current()
+        place = self.reader.driver.current()
         wanted: list[tuple[Found, device_stats.Request]] = []
         for item, request in zip(
-            on_device, self._reader.requests([item.tensor for item in on_device], place[0]), strict=True
+            on_device, self.reader.requests([item.tensor for item in on_device], place[0]), strict=True
         ):
             if request is None:
                 item.described.statistics = NOT_WITHOUT_WAITING
@@ -165,15 +195,38 @@ class DeferredStatistics:
         launches = [self._launch(wanted[at : at + most], place, side, at) for at in range(0, len(wanted), most)]
         return [launch for launch in launches if launch is not None]
 
+    def in_c(self) -> dict[str, Any]:
+        """What C needs to ask for readings as ``ask`` and ``start`` do."""
+        numbers = (device_stats.MOST_TENSORS, device_stats.MANY_PARTS, device_stats.THREADS, device_stats.SCRATCH_BYTES)
+        return {
+            "entries": self._entries,
+            "page": device_stats.address_of(self._page) + statistics_page.entry_offset(0),
+            "results": self._results,
+            "asked": self._requests_host,
+            "requests": self._requests,
+            "driver": self.reader.driver.addresses(),
+            "numbers": numbers,
+        }
+
     def start(self, launches: list[Launch]) -> None:
         """Enqueue the reading of what was asked for. A dead context takes none: that stays pending, as it is."""
         for lane, place, kernel, grid, first in launches:
             requests = first * device_stats.REQUEST.size
             with self._lock:
                 at = (self._requests + requests, self._requests_host + requests)
-                asked = self._reader.asked(lane, at, grid, place[1])
+                asked = self.reader.asked(lane, at, grid, place[1])
                 arguments = self._arguments.set(asked, lane.scratch)
-                self._reader.driver.launch(kernel, grid, place[1], arguments)
+                self.reader.driver.launch(kernel, grid, place[1], arguments)
+
+    def wait(self, launches: list[Launch]) -> None:
+        """Wait for what was enqueued."""
+        for _, place, _, grid, first in launches:
+            if not self._arrive(first, first + grid[1]):
+                self.reader.driver.wait(place[1])
+
+    def _arrive(self, first: int, last: int) -> bool:
+        """Whether entries are complete while we look."""
+        return any(statistics_page.complete(self._view, first, last) for _ in range(_LOOKS))
 
     def enter(
         self,
@@ -194,11 +247,10 @@ class DeferredStatistics:
         """
         count = len(entries) // _WORDS
         with self._lock:
-            first = self._slots(count)
-            if first is None:
+            taken = self._take(count)
+            if taken is None:
                 return None
-            token = self._token
-            self._token += count
+            first, token = taken
             of_page = self._page_words[first * _WORDS : (first + count) * _WORDS]
             of_page[:] = entries
             of_page[::_WORDS] = tokens = array("q", range(token, token + count))
@@ -233,8 +285,9 @@ class DeferredStatistics:
                 self._look(self._tripwire, waiting)
 
     def close(self) -> None:
-        """Give the device a moment, and leave what it has read in the recording."""
+        """Give the device a moment, and leave what it has read in the recording; nothing can be asked any more."""
         deadline = time.monotonic() + SETTLE_SECONDS
+        self._leave_half(ENTRIES, ENTRIES)
         used = [(half * _HALF, half * _HALF + count) for half, count in enumerate(self._unkept)]
         while not all(statistics_page.complete(self._view, *part) for part in used) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -249,21 +302,21 @@ class DeferredStatistics:
         """One launch, for at most as many tensors as one takes; ``index`` is that of the first."""
         requests = [request for _, request in wanted]
         try:
-            lane = self._reader.lane(place)
-            kernel = self._reader.kernel(place[0], requests)
+            lane = self.reader.lane(place)
+            kernel = self.reader.kernel(place[0], requests)
         except (device_stats.Unavailable, progress.MarkersUnavailable):
             lane = None
         if lane is None:
             _leave(wanted, NOT_WITHOUT_WAITING)
             return None
         with self._lock:
-            first = self._slots(len(wanted))
-            if first is None:
+            taken = self._take(len(wanted))
+            if taken is None:
                 _leave(wanted, FAR_BEHIND)
                 return None
+            first, token_of_first = taken
             for slot, (item, request) in enumerate(wanted, first):
-                token = self._token
-                self._token += 1
+                token = token_of_first + slot - first
                 values = request[1].values
                 statistics_page.write_entry(self._view, slot, token, side.call, side.side, index + slot - first, values)
                 result = self._results + slot * statistics_page.ENTRY_BYTES
@@ -273,24 +326,31 @@ class DeferredStatistics:
                     self._watch(place, slot, token, Reading(side, item.path, values))
         return Launch(lane, place, kernel, device_stats.grid_of(requests), first)
 
-    def _slots(self, count: int) -> int | None:
-        """The first of ``count`` entries next to each other in one half; None while the next half is not complete."""
-        half, used = divmod(self._cursor, _HALF)
-        if used + count > _HALF or (used == 0 and self._unkept[half]):
-            half = half if used == 0 else 1 - half
-            self._cursor = half * _HALF
-            if self._unkept[half]:
-                if not statistics_page.complete(self._view, self._cursor, self._cursor + self._unkept[half]):
-                    return None
-                if self._tripwire is not None:
-                    for waiting in self._watched.values():
-                        self._look(self._tripwire, waiting)
-                if not self._ring:
-                    self._keep(half)
-        first = self._cursor
-        self._unkept[half] = first + count - half * _HALF
-        self._cursor = (first + count) % ENTRIES
-        return first
+    def _take(self, count: int) -> tuple[int, int] | None:
+        """The first of ``count`` entries next to each other in one half, and its token; None while there are none."""
+        taken: tuple[int, int] | None = self._entries.take(count)
+        if taken is None and self._begin_half():
+            taken = self._entries.take(count)
+        return taken
+
+    def _begin_half(self) -> bool:
+        """Go on in the other half, once what is in it lies in the recording; False while it is not complete."""
+        half = 1 - self._half
+        if self._unkept[half]:
+            if not statistics_page.complete(self._view, half * _HALF, half * _HALF + self._unkept[half]):
+                return False
+            if self._tripwire is not None:
+                for waiting in self._watched.values():
+                    self._look(self._tripwire, waiting)
+            if not self._ring:
+                self._keep(half)
+        self._leave_half(half * _HALF, (half + 1) * _HALF)
+        self._half = half
+        return True
+
+    def _leave_half(self, first: int, end: int) -> None:
+        """Have entries from ``first`` to before ``end`` in the place of those of the half in use."""
+        self._unkept[self._half] = self._entries.move(first, end) - self._half * _HALF
 
     def _watch(self, place: tuple[int, int], slot: int, token: int, reading: Reading) -> None:
         self._watched.setdefault(place, deque()).append(_Watched(slot, token, reading))
@@ -328,6 +388,11 @@ class DeferredStatistics:
                 return
             waiting.popleft()
             tripwire.see(side.call, side.op, side.side, path, found.nan_count, side.replay)
+
+
+def lies_there(tensor: torch.Tensor) -> bool:
+    """Whether the device can read a tensor."""
+    return bool(tensor.is_cuda)
 
 
 def _leave(wanted: list[tuple[Found, device_stats.Request]], reason: str) -> None:

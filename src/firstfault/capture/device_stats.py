@@ -41,7 +41,7 @@ _BLOCK_VALUES = THREADS * ROWS
 _TURNS = 4
 """Blocks that are worth a program of their own."""
 _ENDLESS = 2**31 - 1
-_MANY_PARTS = 64
+MANY_PARTS = 64
 """Programs beyond which requests are copied to the device: 528 of them read host memory for 30 µs, a copy takes 4."""
 _NON_BLOCKING = 0x1  # CU_STREAM_NON_BLOCKING
 _WITHOUT_TIMING = 0x2  # CU_EVENT_DISABLE_TIMING
@@ -172,6 +172,9 @@ class Driver(progress.Driver, Protocol):
     def follow(self, stream: int, event: int) -> None:
         """Let what a stream is given from now on come after an event."""
 
+    def addresses(self) -> tuple[int, int, int, int]:
+        """For C, where the driver's functions lie that launch, copy, wait for a stream and set the mode of captures."""
+
     def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, arguments: Arguments) -> bool:
         """Enqueue the kernel; False where the context is dead."""
 
@@ -290,7 +293,8 @@ class Reader:
         self.driver = driver
         self._lanes: dict[tuple[int, int], Lane | None] = {}
         self._kernels: dict[tuple[int, int], Kernel] = {}
-        self._groups = 0
+        self.groups = 0
+        """The types that kernels are loaded for; with more of them, others are."""
         self._most_parts: dict[int, int] = {}
         self._opening = threading.Lock()
 
@@ -341,7 +345,7 @@ class Reader:
 
     def kernel(self, device: int, requests: Sequence[Request]) -> Kernel:
         """The kernel on a device for the types that are asked for, and all that were before."""
-        groups = self._groups or GROUPS[0]
+        groups = self.groups or GROUPS[0]
         for _, plan in requests:
             if not groups >> plan.kind & 1:
                 groups |= _group(plan.kind)
@@ -349,13 +353,13 @@ class Reader:
         if found is None:
             with self._opening:
                 found = self._kernels[device, groups] = self.driver.load(groups)
-                self._groups |= groups
+                self.groups |= groups
         return found
 
     def loaded(self, device: int, requests: Sequence[Request]) -> Kernel | None:
         """The kernel on a device, if it has been loaded for the types that are asked for."""
-        found = self._kernels.get((device, self._groups))
-        return found if all(self._groups >> plan.kind & 1 for _, plan in requests) else None
+        found = self._kernels.get((device, self.groups))
+        return found if all(self.groups >> plan.kind & 1 for _, plan in requests) else None
 
     def _read(self, lane: Lane, place: tuple[int, int], requests: Sequence[Request]) -> list[Statistics | None]:
         device, stream = place
@@ -387,7 +391,7 @@ class Reader:
             grid: programs of a tensor, and tensors.
             stream: where the kernel will be launched.
         """
-        if grid[0] <= _MANY_PARTS:
+        if grid[0] <= MANY_PARTS:
             return requests[0]
         copied = lane.scratch + SCRATCH_BYTES
         self.driver.copy(copied, requests[1], grid[1] * REQUEST.size, stream)
@@ -521,6 +525,12 @@ class CudaDriver(progress.CudaDriver):
     def copy(self, to: int, host: int, size: int, stream: int) -> None:
         """Enqueue a copy of registered host memory to the device."""
         self._cuda.cuMemcpyHtoDAsync_v2(to, host, size, stream)
+
+    def addresses(self) -> tuple[int, int, int, int]:
+        """For C, where the driver's functions lie that launch, copy, wait for a stream and set the mode of captures."""
+        mode = self._cuda.cuThreadExchangeStreamCaptureMode
+        launch, copy, wait = map(cuda.address, (self._launch, self._cuda.cuMemcpyHtoDAsync_v2, self._wait))
+        return launch, copy, wait, cuda.address(mode)
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, arguments: Arguments) -> bool:
         """Enqueue the kernel; False where the context is dead."""

@@ -1,10 +1,11 @@
-"""Level 3 to segment files in C: what a call looks like is described once, and later calls refer to that.
+"""Levels 3 and 5 to segment files in C: what a call looks like is described once, and later calls refer to that.
 
     {"type":"call","n":42,"t":1764418858000000000,"tid":77,"layout":7,"storages":[140232],"versions":[3],"scalars":[[2,17]]}
 
 Nothing of a call is lost by that: where its tensors lie, how often they were written to and every number that is
 another than in the description are told with each. ``Recorder`` and ``OpenCall`` do what C cannot, and describe what
-is new; what comes again gets a number with its second description, under which it is kept there.
+is new; what comes again gets a number with its second description, under which it is kept there. Values that the
+device reads by itself are read of both (``by_device.py``); a call of which the host reads some is described each time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import msgspec
 import torch
 
 from firstfault.capture import describe
+from firstfault.capture.by_device import ByDevice
+from firstfault.capture.deferred_stats import DeferredStatistics
 from firstfault.capture.describe import Found
 from firstfault.capture.in_c import InC
 from firstfault.capture.open_call import Thread
@@ -29,29 +32,43 @@ if TYPE_CHECKING:
 
 
 class Metadata(InC):
-    """The calls of a recorder that describes them, without their values, to segment files."""
+    """The calls of a recorder that describes them to segment files."""
 
     def __init__(self, recorder: Recorder, writer: RecordWriter, segments: Segments) -> None:
         super().__init__(recorder)
         self._writer = writer
         self._segments = segments
         self._numbers = itertools.count(1)
+        self._by_device = ByDevice()
         self._make_box(appender=segments.appender, tells_all=True)
+
+    def read_by(self, page: DeferredStatistics, *, waits: bool) -> None:
+        """Have the device read by itself, and ``waits`` for it, from now on."""
+        if self.box is not None:
+            self._by_device.use(self.box, page, waits=waits)
+
+    def stop_reading(self) -> None:
+        """Have the device read nothing any more."""
+        self._by_device.stop()
+
+    def lane(self, device: int, stream: int) -> tuple[int, int, int] | None:
+        """What readings on a stream need, for C."""
+        return self._by_device.lane(device, stream)
 
     def call(self, record: schema.Call, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Found]) -> None:
         """Write a call that is described, and have later ones refer to it."""
         layout = None
-        if (tensors := _kept(found)) is not None:
+        if (tensors := _kept(found)) is not None and (readings := self._by_device.packed(found)) is not None:
             values, number = (*args, *kwargs.values()), next(self._numbers)
             place = (record.op, record.target, record.site)
-            layout = self.box.keep_exact_inputs(*place, tuple(kwargs), values, number, tensors)
+            layout = self.box.keep_exact_inputs(*place, tuple(kwargs), values, number, tensors, readings)
         self._write(record, layout)
 
     def returned(self, record: schema.Return, op: str, result: Any, found: list[Found]) -> None:
         """Write a return that is described, likewise."""
         layout = None
-        if (tensors := _kept(found)) is not None:
-            layout = self.box.keep_exact_output(op, result, next(self._numbers), tensors)
+        if (tensors := _kept(found)) is not None and (readings := self._by_device.packed(found)) is not None:
+            layout = self.box.keep_exact_output(op, result, next(self._numbers), tensors, readings)
         self._write(record, layout)
 
     def end(self, op: str, thread: Thread, record: schema.Return, mutates: Collection[Any], result: Any) -> None:

@@ -108,7 +108,7 @@ class Recorder:
             if compiled.crossing is not None and self.text is None and isinstance(sink, Segments):
                 if chosen.level == Level.NAMES:
                     self.in_c = NamedCalls(self, self._record, sink)
-                elif chosen.level == Level.METADATA:
+                elif chosen.level == Level.METADATA or chosen.may_defer_statistics:
                     self.in_c = self._metadata = Metadata(self, self._record, sink)
             if isinstance(sink, Ring) and self.text is None and chosen.level == Level.METADATA:
                 self.short = self.in_c = BlackBox(self, self._record, sink)
@@ -129,7 +129,7 @@ class Recorder:
         self.values: Values | None = None
         """What reads tensors: all from level 5 on, at level 3 those that a contract is about, once there are any."""
         if self._reads_all:
-            self.values = Values(chosen, folder, self.dumper, self.note, self.dumped)
+            self.values = Values(chosen, folder, self.dumper, self.note, self.dumped, self._metadata)
         if self.text is not None and self._record is None and not chosen.stop_on_nan:
             self.short = text_only.of_level(chosen.level, self.text)
         self.tell_targets()
@@ -265,10 +265,11 @@ class Recorder:
         if walk.cut:
             self.values.excuse(record.n)
         with self.values.left_to_device(walk.found, record.n, record.op) as is_left:
+            if is_left:
+                self._write_call(record, args, kwargs, walk.found)
+                return
             for writer in self.writers:
-                writer.call(record) if is_left else writer.begun(record)
-        if is_left:
-            return
+                writer.begun(record)
         self.values.read(walk.found, record.n, record.op, INPUTS)
         inputs = schema.Inputs(record.n, record.args, record.kwargs)
         for writer in self.writers:
@@ -279,8 +280,8 @@ class Recorder:
     def _write_call(
         self, record: schema.Call, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[describe.Found]
     ) -> None:
-        """Write a call with its arguments below level 5."""
-        if self._metadata is not None and not self.contracts.of(record.op).every:
+        """Write a call with its arguments, of which no others come later."""
+        if self._metadata is not None:
             self._metadata.call(record, args, kwargs, found)
             return
         for writer in self.writers:
@@ -288,7 +289,7 @@ class Recorder:
 
     def write_return(self, record: schema.Return, op: str, result: Any, found: list[describe.Found]) -> None:
         """Write that a call came back; ``found`` are the tensors of its result, if that is described."""
-        if self._metadata is not None and not self.contracts.of(op).every:
+        if self._metadata is not None:
             self._metadata.returned(record, op, result, found)
             return
         for writer in self.writers:
@@ -311,7 +312,7 @@ class Recorder:
             return contextlib.nullcontext()
         if self.values is None:
             chosen = dataclasses.replace(self._chosen, level=Level.STATISTICS, asynchronous=True)
-            self.values = Values(chosen, self._folder, None, self.note, self.dumped)
+            self.values = Values(chosen, self._folder, None, self.note, self.dumped, self._metadata)
         return self.values.without_waiting(found, n, op, side)
 
     def _dump_inputs(self, call: OpenCall, dumper: dump.Dumper, record: schema.Call, walk: describe.Walk) -> None:

@@ -60,12 +60,17 @@ def within_reach(found: list[Found], *, at_replays: bool = False) -> list[Found]
         if item.unreachable is not None or skip is not None:
             item.described.statistics = f"[skipped: {item.unreachable or skip}]"
         elif item.described.nbytes > most and _bytes_read(item) > most:
-            item.described.statistics = f"[skipped: larger than FIRSTFAULT_STATS_MAX_BYTES, {most} bytes]"
+            item.described.statistics = too_large(most)
         elif capturing and item.tensor.device.type != "cpu":
             item.described.statistics = SKIPPED_IN_CAPTURE
         else:
             readable.append(item)
     return readable
+
+
+def too_large(most: int) -> str:
+    """Why a tensor of more than ``most`` bytes is not read."""
+    return f"[skipped: larger than FIRSTFAULT_STATS_MAX_BYTES, {most} bytes]"
 
 
 def _bytes_read(item: Found) -> int:
@@ -136,11 +141,18 @@ def read(tensor: torch.Tensor, *, contiguous: bool) -> Statistics | str:
 
 def nothing_to_read(tensor: torch.Tensor, *, contiguous: bool) -> str | None:
     """Why a tensor has no values that could be read, or None."""
-    numel = tensor.numel()
-    if numel == 0:
+    if tensor.numel() == 0:
         return EMPTY
-    reach = (int(tensor.storage_offset()) + numel) * tensor.itemsize if contiguous else storage_bytes_needed(tensor)
-    return SHRUNK if tensor.untyped_storage().nbytes() < reach else None  # torch would read past its end
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    short = tensor.untyped_storage().nbytes() < start + reach(tensor, contiguous=contiguous)
+    return SHRUNK if short else None  # torch would read past its end
+
+
+def reach(tensor: torch.Tensor, *, contiguous: bool) -> int:
+    """Bytes of its storage from a tensor's first element to its last."""
+    if contiguous:
+        return tensor.numel() * tensor.itemsize
+    return storage_bytes_needed(tensor) - int(tensor.storage_offset()) * tensor.itemsize
 
 
 def _without_repeats(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -1,7 +1,7 @@
 """Where torch keeps what a tensor looks like, in words of 8 bytes: found out from tensors that are known, not assumed.
 
     found_out()  →  Words(object=2, sizes=7, strides=13, offset=18, first=20, last=21, storage=2, autograd=3, data=2,
-                          counter=5, version=2, masks=(0xffffffff, 0xffffffffffffffff))
+                          counter=5, version=2, nbytes=6, masks=(0xffffffff, 0xffffffffffffffff))
 
 To ask torch for it takes some twenty calls into it for one call of a boundary, each of which finds its code cold: more
 than all else together. Torch's own headers would tell, of one version; this tells of whichever there is, or says that
@@ -52,6 +52,7 @@ class Words(NamedTuple):
         data: of the storage, where its memory begins.
         counter: the address of what counts the writes to the tensor and its views; 0 where nothing does.
         version: of that, the count, in its lower half.
+        nbytes: of the storage, how much memory it has.
         masks: which bits tell types and devices apart in the words from first to last. The others are flags that follow
             from the sizes, and bits that nothing ever sets: what memory held before, so another's in one of a hundred.
     """
@@ -67,6 +68,7 @@ class Words(NamedTuple):
     data: int
     counter: int
     version: int
+    nbytes: int
     masks: tuple[int, ...]
 
 
@@ -111,6 +113,9 @@ def _found_out() -> Words:
             range(_STORAGE_WORDS), everything, _storage_words, lambda tensor: tensor.untyped_storage().data_ptr()
         ),
         **_versions(),
+        nbytes=_only_word(
+            range(_STORAGE_WORDS), everything, _storage_words, lambda tensor: tensor.untyped_storage().nbytes()
+        ),
         masks=(*(_mask(at) for at in range(first, last)), 2**64 - 1),
     )
     _check(found)

@@ -8,10 +8,22 @@ from pathlib import Path
 
 import torch
 
-from firstfault.capture import coverage, deferred_stats, device_stats, dump, graphs, guard, progress, stats, tripwire
+from firstfault.capture import (
+    by_device,
+    coverage,
+    deferred_stats,
+    device_stats,
+    dump,
+    graphs,
+    guard,
+    progress,
+    stats,
+    tripwire,
+)
 from firstfault.capture.describe import Found, Walk
 from firstfault.capture.graph_copies import CopiedCall, Copier
 from firstfault.capture.graph_values import AT_REPLAY, GraphValues, Replay
+from firstfault.capture.metadata import Metadata
 from firstfault.errors import tell
 from firstfault.record import schema
 from firstfault.record.statistics_page import INPUTS
@@ -30,6 +42,7 @@ class Values:
         dumper: dump.Dumper | None,
         note: Callable[[str, str], None],
         dumped: Callable[[schema.Dump], None],
+        in_c: Metadata | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -39,6 +52,7 @@ class Values:
             dumper: what makes dumps, at level 10.
             note: writes a note into the recording.
             dumped: writes of a dump into it.
+            in_c: what writes calls in C, and has the device read by itself, be it waited for.
         """
         self._folder = folder
         self._dumper = dumper
@@ -51,7 +65,10 @@ class Values:
         self.graphs: GraphValues | None = None
         """What reads inside CUDA graphs, once one is about to be captured."""
         self._deferred: deferred_stats.DeferredStatistics | None = None
-        self._defers = chosen.defers_statistics and folder is not None
+        self._in_c = in_c
+        self._waits = not chosen.asynchronous
+        """Whether the device is waited for where it reads by itself."""
+        self._defers = folder is not None and chosen.may_defer_statistics and (in_c is not None or not self._waits)
         if chosen.asynchronous and not self._defers:
             tell("FIRSTFAULT_STATS=async needs a recording at level 5; statistics are read at once")
         self._tripwire = tripwire.Tripwire() if chosen.stop_on_nan else None
@@ -70,9 +87,14 @@ class Values:
         if self.graphs is not None and self.graphs.reads(graph):
             self.graphs.read(graph, found, side)
         elif (deferred := self._deferred or self._open_deferred()) is not None:
-            deferred.start(deferred.ask(found, side))
+            self._start(deferred, deferred.ask(found, side))
         else:
             stats.fill_all(found)
+
+    def _start(self, deferred: deferred_stats.DeferredStatistics, launches: list[deferred_stats.Launch]) -> None:
+        deferred.start(launches)
+        if self._waits:
+            deferred.wait(launches)
 
     @contextmanager
     def without_waiting(self, found: list[Found], n: int, op: str, side: str) -> Iterator[None]:
@@ -102,13 +124,13 @@ class Values:
 
     @contextmanager
     def left_to_device(self, found: list[Found], n: int, op: str) -> Iterator[bool]:
-        """Leave the arguments of a call to the device, if all can be; whether that is so.
+        """Leave the arguments of a call to the device, if all can be that are not read in no time; whether that is so.
 
         What runs inside writes the call down before the device is told to read.
         """
         deferred = self._deferred or self._open_deferred()
         captured = self.graphs is not None and self.graphs.reads(graphs.capturing())
-        if deferred is None or captured or not all(item.tensor.is_cuda for item in found):
+        if deferred is None or captured or not all(map(_needs_no_waiting, found)):
             yield False
             return
         launches = deferred.ask(found, deferred_stats.Side(n, op, INPUTS))
@@ -117,7 +139,7 @@ class Values:
         try:
             yield True
         finally:
-            deferred.start(launches)
+            self._start(deferred, launches)
 
     def prepare_capture(self) -> bool:
         """See to it that the graph that is about to be captured can be read; whether it can."""
@@ -192,6 +214,8 @@ class Values:
 
     def close(self) -> None:
         """Take in what the device has read, and tell of NaN that no boundary came after."""
+        if self._in_c is not None:
+            self._in_c.stop_reading()
         if self._page is not None:
             self._page.close()
             self._page = self._deferred = self.graphs = None
@@ -205,6 +229,8 @@ class Values:
         self._defers = False
         try:
             self._deferred = self._open_page(self._reader())
+            if self._in_c is not None:
+                self._in_c.read_by(self._deferred, waits=self._waits)
         except (device_stats.Unavailable, progress.MarkersUnavailable, OSError) as reason:
             self._note("statistics", f"statistics are read at once: {reason}")
         return self._deferred
@@ -217,7 +243,7 @@ class Values:
         """
         reader = self._reader()
         copier = Copier(self._dumper, self._most_dumped, reader.driver) if self._dumper is not None else None
-        waits = (self._deferred or self._open_deferred()) is None
+        waits = (self._deferred or self._open_deferred()) is None or self._waits
         return GraphValues(self._open_page(reader), reader, copier, self._dumped, self._missed, waits=waits)
 
     def _open_page(self, reader: device_stats.Reader) -> deferred_stats.DeferredStatistics:
@@ -236,6 +262,11 @@ class Values:
         if reader is None:
             raise device_stats.Unavailable("the device cannot read them by itself")
         return reader
+
+
+def _needs_no_waiting(item: Found) -> bool:
+    """Whether a tensor is read by the device, or else at once."""
+    return deferred_stats.lies_there(item.tensor) or by_device.is_quick(item)
 
 
 def _is_unread(item: Found) -> bool:

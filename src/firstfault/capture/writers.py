@@ -349,7 +349,7 @@ def _header(chosen: settings.Settings) -> Callable[[int], bytes]:
                 main_tid=os.getpid(),
                 ring=chosen.ring_bytes > 0,
                 versions=versions,
-                deferred=chosen.defers_statistics,
+                deferred=chosen.may_defer_statistics,
             )
         )
 

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 Word: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """What a machine counts with; a line with more is not one of ours, and none may be reckoned with.
@@ -190,7 +190,8 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
             with its place among all of those there, from 0.
         collective: where it stands in its process group, if it is a collective.
         replay: of a call that replays a graph which is read at that: how often that has been, from 1; else 0.
-        token: of the graph's first reading at that replay, in the statistics page, where the others follow; else 0.
+        token: in the statistics page, of the first of its tensors that the device reads where it is not described, or
+            of the first reading of the graph at that replay; the others follow; 0 for none.
     """
 
     n: int
@@ -234,7 +235,8 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
         described: whether ``out`` is what it gave back.
         mutated: the arguments that it changed in place.
         device, stream: where a progress marker was enqueued at its end; device -1 for none.
-        layout, ptrs, storages, offsets, versions, scalars: as for a call; what results look like has its own numbers.
+        layout, ptrs, storages, offsets, versions, scalars, token: as for a call; what results look like has its own
+            numbers.
     """
 
     n: int
@@ -251,6 +253,7 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
     offsets: list[Word] | None = None
     versions: list[Word] = []
     scalars: list[tuple[Word, Scalar]] = []
+    token: Word = 0
 
 
 class Raise(msgspec.Struct, tag="raise", omit_defaults=True):

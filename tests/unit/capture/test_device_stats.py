@@ -49,6 +49,9 @@ class Device:
     def load(self, kinds: int) -> Kernel:
         return Kernel(kinds, 0)
 
+    def addresses(self) -> tuple[int, int, int, int]:
+        raise AssertionError
+
     def allocate(self, size: int) -> int:
         memory = ctypes.create_string_buffer(size)
         self._memory.append(memory)

@@ -356,6 +356,7 @@ def test_a_device_far_behind_is_not_waited_for(
     device.waits = True
     monkeypatch.setattr(deferred_stats, "_HALF", 2)
     monkeypatch.setattr(deferred_stats, "ENTRIES", 4)
+    values._page._entries.move(0, 2)
     tokens = [program.replay().token for _ in range(4)]
     assert tokens == [1, 3, 0, 0]
     assert told == ["replays", "replays"]

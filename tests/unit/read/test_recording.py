@@ -148,7 +148,7 @@ def test_values_nested_as_deep_as_the_recorder_goes_are_taken(tmp_path: Path) ->
 
 @pytest.mark.parametrize("line", [
     codec.encode(header(schema=99)),
-    b'{"type":"header","schema":4,"pid":"not a number any more","new":{}}\n',
+    b'{"type":"header","schema":5,"pid":"not a number any more","new":{}}\n',
 ])  # fmt: skip
 def test_a_newer_schema_is_a_clear_refusal(tmp_path: Path, line: bytes) -> None:
     path = recording(tmp_path, [])

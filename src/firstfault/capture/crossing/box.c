@@ -93,6 +93,7 @@ static void box_dealloc(PyObject *self)
     Py_XDECREF(box->cuda);
     Py_XDECREF(box->mutates);
     Py_XDECREF(box->mutated);
+    Py_XDECREF((PyObject *)box->reader.entries);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -202,6 +203,9 @@ static PyMethodDef box_methods[] = {
     {"keep_exact_inputs", keep_exact_inputs, METH_VARARGS, NULL},
     {"keep_exact_output", keep_exact_output, METH_VARARGS, NULL},
     {"use_markers", (PyCFunction)(void (*)(void))use_markers, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"use_reader", (PyCFunction)(void (*)(void))use_reader, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"forget_readers", forget_readers, METH_NOARGS, NULL},
+    {"stop_reading", stop_reading, METH_NOARGS, NULL},
     {"close", close_box, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

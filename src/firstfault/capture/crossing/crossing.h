@@ -2,7 +2,7 @@
  *
  * In a program's own code every step of ours is cold, and a cold step of Python is some twenty cache misses. Here the
  * state of a call lies together, and nothing of it is an object that need not be one. Whatever is unusual is left to
- * Python (``black_box.py``, ``metadata.py``, ``named_calls.py``), before anything of the call has been written: what is
+ * Python (``black_box.py``, ``metadata.py``, …), before anything of the call has been written: what is
  * read of both is the same.
  *
  * All of it runs with the interpreter's lock held, but for the driver's write of a marker and the system's of a line.
@@ -22,7 +22,7 @@
 #endif
 
 /* What Python expects here, as in compiled.py: another is one that was built from other sources. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* As in repeats.py. */
 #define MOST_VALUES 64
@@ -106,6 +106,7 @@ typedef struct {
 } State;
 
 State tensor_state(PyObject *tensor);
+uint64_t tensor_storage_bytes(PyObject *tensor);
 int tensor_is_empty(PyObject *tensor);
 
 /* --- looks.c: what a call looks like */
@@ -227,6 +228,7 @@ typedef struct Layout {
     PyObject *paths;  /* of the tensors */
     PyObject *labels; /* those as they stand in a line */
     size_t labels_size;
+    PyObject *readings; /* bytes: how those that the device reads are read; NULL for none */
     PyObject *mutates; /* what a call was last declared to change, and which of the tensors that is */
     uint8_t declared[MOST_TENSORS];
     PyObject **constant, **plain;
@@ -244,8 +246,59 @@ int layouts_start(Layouts *layouts);
 void layouts_clear(Layouts *layouts);
 void layouts_end(Layouts *layouts);
 Layout *layout_find(const Layouts *layouts, const Where *where, const Walk *walk);
-Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsigned long number, PyObject *found);
+Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsigned long number, PyObject *found,
+                    PyObject *readings);
 const uint8_t *layout_declared(Layout *layout, PyObject *mutates);
+
+/* --- readings.c: what the device reads by itself; the first of its types also Python's */
+
+typedef struct {
+    PyObject_HEAD
+    uint64_t token;         /* of the next entry */
+    unsigned int next, end; /* of the half of the page that is in use: its next entry, and where it ends */
+} Entries;
+
+/* Entries next to each other, with tokens that follow each other. */
+typedef struct {
+    unsigned int first, count;
+    uint64_t token;
+} Taken;
+
+typedef int (*LaunchKernel)(void *function, unsigned int x, unsigned int y, unsigned int z, unsigned int threads_x,
+                            unsigned int threads_y, unsigned int threads_z, unsigned int shared, void *stream,
+                            void **arguments, void **extra);
+typedef int (*CopyToDevice)(uint64_t to, const void *host, size_t size, void *stream);
+typedef int (*Synchronize)(void *stream);
+typedef int (*ExchangeMode)(int *mode);
+
+#define MOST_STREAMS 8
+
+/* What the readings of one stream need. */
+typedef struct {
+    int device;
+    uint64_t stream, scratch, function;
+    unsigned int shared;
+} Lane;
+
+typedef struct {
+    Entries *entries;              /* NULL until there is a page */
+    char *page, *asked;            /* where its entries lie, and the requests */
+    uint64_t results, requests;    /* for the device: where it writes into the first entry, and the requests */
+    LaunchKernel launch;
+    CopyToDevice copy;
+    Synchronize synchronize;
+    ExchangeMode exchange_mode;
+    unsigned int most_tensors, many_parts, threads, copied; /* as in device_stats.py */
+    char waits;
+    Lane lanes[MOST_STREAMS];
+    unsigned int used, oldest;
+} Reader;
+
+enum { INPUTS, OUTPUTS }; /* as in record/statistics_page.py */
+
+extern PyTypeObject EntriesType;
+unsigned int readings_of(const Layout *layout);
+int readings_are_of(PyObject *readings, int tensors);
 
 /* --- call.c: a call that has begun */
 
@@ -255,8 +308,6 @@ typedef struct {
     char busy;
     long tid;
 } Thread;
-
-#define MOST_STREAMS 8
 
 typedef struct {
     int device;
@@ -285,6 +336,7 @@ typedef struct {
     Looks inputs, outputs;
     char tells_all;              /* whether all that is described of calls is written, to a file */
     Layouts arguments, results;  /* what it has been described as */
+    Reader reader;               /* and of what the device reads the values */
 } Box;
 
 #define FEW 6
@@ -354,6 +406,14 @@ void call_forget(Call *call);
 PyObject *keep_exact_inputs(PyObject *self, PyObject *args);
 PyObject *keep_exact_output(PyObject *self, PyObject *args);
 
+int readings_take(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, Taken *taken);
+void readings_waive(Box *box, const Taken *taken);
+void readings_start(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, uint64_t call,
+                    int side, const Taken *taken);
+PyObject *use_reader(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *forget_readers(PyObject *self, PyObject *unused);
+PyObject *stop_reading(PyObject *self, PyObject *unused);
+
 /* --- boundary.c: functions whose calls come here first */
 
 PyObject *boundary_attach(PyObject *module, PyObject *args);
@@ -373,7 +433,7 @@ typedef struct {
     PyInterpreterState *interpreter;
     PyTypeObject *tensor, *parameter;
     uint8_t is_traced; /* whether torch traces the program; 2 where it has to be asked */
-    uint8_t object, sizes, strides, offset, first, last, storage, autograd, data, counter, version; /* tensor_words.py's */
+    uint8_t object, sizes, strides, offset, first, last, storage, autograd, data, counter, version, nbytes; /* tensor_words.py's */
 } First;
 
 extern First first;

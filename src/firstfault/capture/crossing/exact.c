@@ -2,7 +2,8 @@
  *
  *     {"type":"call","n":42,…,"layout":7,"storages":[140232],"offsets":[64],"versions":[3],"scalars":[[2,17]]}
  *
- * ``in_place.py`` says which arguments a call has changed, ``layouts.py`` what such a line stands for.
+ * ``in_place.py`` says which arguments a call has changed, ``layouts.py`` what such a line stands for. Where the device
+ * reads the values of the tensors as well, the line has the token of the first.
  */
 #include "crossing.h"
 #include "line.h"
@@ -311,12 +312,18 @@ static int begin_written(Box *box, Thread *thread, const Given *given, Begin *be
     char text[LONGEST_START];
     Line head = {text, text};
     unsigned long long parent;
+    Taken taken;
     const char *end = put_tail(walk, layout);
-    if (end == NULL || !call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
+    if (end == NULL || !readings_take(box, layout, walk, begin->device, begin->stream, &taken)) {
+        return 0;
+    }
+    if (!is_open_for(box, layout) || !call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
+        readings_waive(box, &taken);
         return 0;
     }
     (*begun)->layout = (Layout *)Py_NewRef((PyObject *)layout);
     if (!watch(*begun, walk, given)) {
+        readings_waive(box, &taken);
         PyErr_NoMemory();
         return -1;
     }
@@ -325,7 +332,10 @@ static int begin_written(Box *box, Thread *thread, const Given *given, Begin *be
     PUT_FIELD(&head, "parent", parent);
     PUT_FIELD(&head, "tid", thread->tid);
     put_place(&head, begin->device, begin->stream);
-    return append_whole(box, walk, &head, end) < 0 ? -1 : 1;
+    PUT_FIELD(&head, "token", taken.token);
+    int status = append_whole(box, walk, &head, end);
+    readings_start(box, layout, walk, begin->device, begin->stream, (*begun)->n, INPUTS, &taken);
+    return status < 0 ? -1 : 1;
 }
 
 static int begin_walked(Box *box, Thread *thread, const Given *given, Begin *begin, Walk *walk, Call **begun)
@@ -335,7 +345,7 @@ static int begin_walked(Box *box, Thread *thread, const Given *given, Begin *beg
         return 0;
     }
     Layout *layout = layout_find(&box->arguments, &begin->where, walk);
-    if (layout == NULL || !is_open_for(box, layout)) {
+    if (layout == NULL) {
         return 0;
     }
     Py_INCREF((PyObject *)layout); /* what a call takes the place of on its thread's stack may run others */
@@ -378,19 +388,18 @@ static void put_changed(Line *head, const Layout *layout, const uint8_t *changed
     }
 }
 
-static int return_walked(Call *call, PyObject *result, const Return *record, Walk *walk)
+static int return_written(Call *call, const Return *record, Walk *walk, Layout *layout, const uint8_t *changed)
 {
-    Where where = {call->op, NULL, NULL, NULL};
-    uint8_t changed[MOST_TENSORS];
+    Box *box = call->box;
     char text[LONGEST_HEAD];
     Line head = {text, text};
-    if (call->layout->labels_size > LONGEST_HEAD - LONGEST_START || !walk_result(walk, result)) {
+    Taken taken;
+    const char *end = put_tail(walk, layout);
+    if (end == NULL || !readings_take(box, layout, walk, record->device, record->stream, &taken)) {
         return 0;
     }
-    int count = find_changed(call, changed); /* before the layout is found: it may run others */
-    Layout *layout = count < 0 ? NULL : layout_find(&call->box->results, &where, walk);
-    const char *end = layout != NULL && is_open_for(call->box, layout) ? put_tail(walk, layout) : NULL;
-    if (end == NULL) {
+    if (!is_open_for(box, layout)) {
+        readings_waive(box, &taken);
         return 0;
     }
     PUT(&head, "{\"type\":\"return\",\"n\":");
@@ -398,7 +407,28 @@ static int return_walked(Call *call, PyObject *result, const Return *record, Wal
     PUT_FIELD(&head, "tid", call->thread->tid);
     put_changed(&head, call->layout, changed);
     put_place(&head, record->device, record->stream);
-    return append_whole(call->box, walk, &head, end) < 0 ? -1 : 1;
+    PUT_FIELD(&head, "token", taken.token);
+    int status = append_whole(box, walk, &head, end);
+    readings_start(box, layout, walk, record->device, record->stream, call->n, OUTPUTS, &taken);
+    return status < 0 ? -1 : 1;
+}
+
+static int return_walked(Call *call, PyObject *result, const Return *record, Walk *walk)
+{
+    Where where = {call->op, NULL, NULL, NULL};
+    uint8_t changed[MOST_TENSORS];
+    if (call->layout->labels_size > LONGEST_HEAD - LONGEST_START || !walk_result(walk, result)) {
+        return 0;
+    }
+    int count = find_changed(call, changed); /* before the layout is found: it may run others */
+    Layout *layout = count < 0 ? NULL : layout_find(&call->box->results, &where, walk);
+    if (layout == NULL) {
+        return 0;
+    }
+    Py_INCREF((PyObject *)layout); /* others may run */
+    int done = return_written(call, record, walk, layout, changed);
+    Py_DECREF((PyObject *)layout);
+    return done;
 }
 
 /* Write that a call came back with what looks like a result that is described; 0 where it does not, -1 on an error. */
@@ -418,9 +448,9 @@ int return_exact(Call *call, PyObject *result, const Return *record)
 /* --- keeping */
 
 static PyObject *keep(Layouts *layouts, const Where *where, Walk *walk, int is_walked, unsigned long number,
-                      PyObject *found)
+                      PyObject *found, PyObject *readings)
 {
-    PyObject *kept = is_walked ? (PyObject *)layout_keep(layouts, where, walk, number, found) : NULL;
+    PyObject *kept = is_walked ? (PyObject *)layout_keep(layouts, where, walk, number, found, readings) : NULL;
     if (!is_walked) {
         forgive();
         kept = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -430,14 +460,15 @@ static PyObject *keep(Layouts *layouts, const Where *where, Walk *walk, int is_w
 }
 
 /* Keep what the arguments of a call look like: operator, target, site, names of its keywords, how many there are by
- * position, all its values, the number of the layout, and what Python has found of the tensors. Its Layout, or None. */
+ * position, all its values, the number of the layout, what Python has found of the tensors, and how the device reads
+ * them. Its Layout, or None. */
 PyObject *keep_exact_inputs(PyObject *self, PyObject *args)
 {
     Where where;
-    PyObject *values, *found;
+    PyObject *values, *found, *readings;
     unsigned long number;
-    if (!PyArg_ParseTuple(args, "UUUO!O!kO!", &where.op, &where.target, &where.site, &PyTuple_Type, &where.names,
-                          &PyTuple_Type, &values, &number, &PyList_Type, &found)) {
+    if (!PyArg_ParseTuple(args, "UUUO!O!kO!S", &where.op, &where.target, &where.site, &PyTuple_Type, &where.names,
+                          &PyTuple_Type, &values, &number, &PyList_Type, &found, &readings)) {
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(values) - PyTuple_GET_SIZE(where.names);
@@ -446,21 +477,21 @@ PyObject *keep_exact_inputs(PyObject *self, PyObject *args)
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "there are more keywords than values");
     }
     int is_walked = walk_arguments(walk, ((PyTupleObject *)values)->ob_item, count, where.names);
-    return keep(&((Box *)self)->arguments, &where, walk, is_walked, number, found);
+    return keep(&((Box *)self)->arguments, &where, walk, is_walked, number, found, readings);
 }
 
-/* Keep what a result looks like: operator, result, number, and the tensors that Python has found. */
+/* Keep what a result looks like: operator, result, number, the tensors that Python has found, and how they are read. */
 PyObject *keep_exact_output(PyObject *self, PyObject *args)
 {
     Where where = {NULL, NULL, NULL, NULL};
-    PyObject *result, *found;
+    PyObject *result, *found, *readings;
     unsigned long number;
-    if (!PyArg_ParseTuple(args, "UOkO!", &where.op, &result, &number, &PyList_Type, &found)) {
+    if (!PyArg_ParseTuple(args, "UOkO!S", &where.op, &result, &number, &PyList_Type, &found, &readings)) {
         return NULL;
     }
     Walk *walk = walk_new();
     if (walk == NULL) {
         return NULL;
     }
-    return keep(&((Box *)self)->results, &where, walk, walk_result(walk, result), number, found);
+    return keep(&((Box *)self)->results, &where, walk, walk_result(walk, result), number, found, readings);
 }

@@ -75,6 +75,7 @@ static void layout_dealloc(PyObject *self)
     Py_XDECREF(layout->site);
     Py_XDECREF(layout->paths);
     Py_XDECREF(layout->labels);
+    Py_XDECREF(layout->readings);
     Py_XDECREF(layout->mutates);
     PyMem_Free(layout->word);
     PyObject_Free(layout);
@@ -216,9 +217,10 @@ static int take_paths(Layout *layout, const Walk *walk, PyObject *found)
  *
  * What is seen for the first time is not kept: much never comes again, and a reader has to keep what is.
  * ``found`` is a list of what Python says of each tensor: itself, its storage and offset, its version, its path, and
- * that as it stands in a line.
+ * that as it stands in a line; ``readings`` how those that the device reads are read.
  */
-Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsigned long number, PyObject *found)
+Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsigned long number, PyObject *found,
+                    PyObject *readings)
 {
     uint64_t hash = hash_of(where, walk);
     if (*link_of(layouts, where, walk, hash) == NULL && !was_seen(layouts, hash)) {
@@ -234,7 +236,8 @@ Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsi
     Py_XINCREF(layout->target = where->target);
     Py_XINCREF(layout->site = where->site);
     layout->hash = hash;
-    if (fill(layout, walk) < 0 || !take_paths(layout, walk, found)) {
+    layout->readings = PyBytes_GET_SIZE(readings) > 0 ? Py_NewRef(readings) : NULL;
+    if (!readings_are_of(readings, walk->tensors) || fill(layout, walk) < 0 || !take_paths(layout, walk, found)) {
         Py_DECREF((PyObject *)layout);
         return PyErr_Occurred() ? NULL : (Layout *)Py_NewRef(Py_None);
     }

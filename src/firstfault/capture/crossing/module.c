@@ -145,8 +145,8 @@ static PyMethodDef methods[] = {
 
 static int add_types(PyObject *module)
 {
-    PyTypeObject *types[] = {&CursorType, &AppenderType, &CounterType, &KnownType,  &KindType,
-                             &SlotType,   &ThreadType,   &BoxType,     &LayoutType, &CallType};
+    PyTypeObject *types[] = {&CursorType, &AppenderType, &CounterType, &KnownType,  &KindType,   &SlotType,
+                             &ThreadType, &BoxType,      &LayoutType,  &CallType,   &EntriesType};
     for (size_t index = 0; index < sizeof types / sizeof *types; index++) {
         if (PyModule_AddType(module, types[index]) < 0) {
             return -1;

@@ -112,6 +112,13 @@ State tensor_state(PyObject *tensor)
                    .has_version = counter != NULL};
 }
 
+/* How much memory the storage of a tensor has. */
+uint64_t tensor_storage_bytes(PyObject *tensor)
+{
+    const uint64_t *storage = (const uint64_t *)(uintptr_t)words_of(tensor)[first.storage];
+    return storage == NULL ? 0 : storage[first.nbytes];
+}
+
 /* Whether a tensor has no elements. */
 int tensor_is_empty(PyObject *tensor)
 {
@@ -124,16 +131,16 @@ int tensor_is_empty(PyObject *tensor)
     return 0;
 }
 
-#define WORDS 11
+#define WORDS 12
 
 static int take_words(PyObject *found)
 {
     uint8_t *words[WORDS] = {&first.object,   &first.sizes, &first.strides, &first.offset,  &first.first,  &first.last,
-                             &first.storage, &first.autograd, &first.data,  &first.counter, &first.version};
+                             &first.storage, &first.autograd, &first.data,  &first.counter, &first.version, &first.nbytes};
     for (int index = 0; index < WORDS; index++) {
         long word = PyTuple_GET_SIZE(found) == WORDS ? PyLong_AsLong(PyTuple_GET_ITEM(found, index)) : -1;
         if (word < 0 || word > UINT8_MAX) {
-            PyErr_SetString(PyExc_ValueError, "eleven words tell what a tensor looks like");
+            PyErr_SetString(PyExc_ValueError, "twelve words tell what a tensor looks like");
             return 0;
         }
         *words[index] = (uint8_t)word;

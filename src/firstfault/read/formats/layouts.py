@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -13,8 +14,10 @@ import msgspec
 
 from firstfault.read.events import Problems
 from firstfault.read.formats.values import elements
+from firstfault.read.tensors import replaced
 from firstfault.record import codec, schema
 
+NOT_THERE = "[unavailable: not in the statistics page]"
 UNKNOWN_OP = "(an operator that the recording no longer names)"
 
 Looked = TypeVar("Looked", schema.Call, schema.Return)
@@ -49,6 +52,7 @@ class Layouts:
             return
         call.op, call.target, call.site = like.op, like.target, like.site
         fill = _filler(call)
+        call.token = 0  # now its tensors'
         call.args = [fill(value) for value in like.args or ()]
         call.kwargs = {name: fill(value) for name, value in (like.kwargs or {}).items()}
 
@@ -61,10 +65,19 @@ class Layouts:
     def _like(self, known: dict[int, Looked], record: Looked) -> Looked | None:
         """The one that describes what ``record`` looks like, which may be itself."""
         if _is_described(record):
-            known[record.layout] = msgspec.structs.replace(record)
+            known[record.layout] = _copy(record)
         elif record.layout not in known:
             self._problems.add("a call's description is no longer in the recording")
         return known.get(record.layout)
+
+
+def _copy(record: Looked) -> Looked:
+    """The same, whose tensors stay as they are: the statistics of this call are not those of another."""
+    if isinstance(record, schema.Return):
+        return msgspec.structs.replace(record, out=replaced(record.out, msgspec.structs.replace))
+    args = [replaced(value, msgspec.structs.replace) for value in record.args or ()]
+    kwargs = {name: replaced(value, msgspec.structs.replace) for name, value in (record.kwargs or {}).items()}
+    return msgspec.structs.replace(record, args=args, kwargs=kwargs)
 
 
 def _is_described(record: schema.Call | schema.Return) -> bool:
@@ -96,6 +109,7 @@ class _Whole:
         self._offsets = iter(record.offsets or ())
         self._versions = iter(record.versions)
         self._scalars = dict(record.scalars)
+        self._tokens = iter(itertools.count(record.token) if record.token else ())
         self._met = 0
         """How many plain values came before."""
 
@@ -117,4 +131,8 @@ class _Whole:
         storage, offset = next(self._storages, 0), next(self._offsets, 0)
         version = next(self._versions, None) if value.version is not None else None
         ptr = storage + offset * (value.nbytes // max(1, elements(value.shape))) if storage else 0
-        return msgspec.structs.replace(value, ptr=ptr, offset=offset, storage=storage, version=version)
+        moved = msgspec.structs.replace(value, ptr=ptr, offset=offset, storage=storage, version=version)
+        if value.token or value.min is not None:  # read by the device, or on the host, of the call that is described
+            moved.token, moved.statistics = next(self._tokens, 0), value.statistics or NOT_THERE
+            moved.min = moved.max = moved.mean = moved.nan_count = moved.inf_count = None
+        return moved

@@ -1,0 +1,131 @@
+"""What the device reads by itself of calls that C writes (``crossing/readings.c``): how, and with what memory.
+
+    {"type":"call","n":42,"t":1764418858000000000,"layout":7,"storages":[140232],"token":412}
+
+The first tensor that is read has that token in the statistics page, those after it the next ones. Which those are,
+the first call that looked so has told; how they are read follows from their layout, but for where they lie. Small
+tensors on the host C reads itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+
+from firstfault import settings
+from firstfault.capture import deferred_stats, device_stats, stats
+from firstfault.capture.deferred_stats import DeferredStatistics
+from firstfault.capture.describe import Found
+from firstfault.record.statistics_page import FLOATING, INTEGER, Values
+
+_READING = struct.Struct("<20q")
+"""As ``Reading`` in ``readings.c``."""
+_ANY_ADDRESS = -1
+_NO_REQUEST = (0,) * 12
+MOST_ON_HOST = 4096
+"""Elements that C reads of a tensor on the host."""
+_ON_HOST = {
+    dtype: device_stats.KIND_OF[dtype]
+    for dtype in (
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
+}
+"""The types of those, and the kernel's numbers for them."""
+
+
+class ByDevice:
+    """The readings that C asks for, once there is a page for them."""
+
+    def __init__(self) -> None:
+        self._box: Any = None
+        self._page: DeferredStatistics | None = None
+        self._groups = 0
+
+    def use(self, box: Any, page: DeferredStatistics, *, waits: bool) -> None:
+        """Read by ``page``, which is held for as long as C writes there; ``waits`` for the device after each call."""
+        self._box, self._page = box, page
+        box.use_reader(**page.in_c(), waits=waits)
+
+    def stop(self) -> None:
+        """Read nothing any more: the page is about to be closed."""
+        if self._box is not None:
+            self._box.stop_reading()
+
+    def lane(self, device: int, stream: int) -> tuple[int, int, int] | None:
+        """Scratch memory for the readings on a stream, the kernel, and its shared memory; None where there is none.
+
+        Raises:
+            Unavailable, MarkersUnavailable: they cannot be had.
+        """
+        assert self._page is not None
+        reader = self._page.reader
+        lane = reader.lane((device, stream))
+        if lane is None:
+            return None
+        kernel = reader.kernel(device, ())
+        return lane.scratch, kernel.function, kernel.shared
+
+    def packed(self, found: list[Found]) -> bytes | None:
+        """How the tensors of one side of a call are read; None where Python has to read one of them each time."""
+        page = self._page
+        readings = b""
+        for index, item in enumerate(found):
+            if item.described.token and page is not None:
+                readings += _packed(index, item, page)
+            elif item.described.min is not None and page is not None and is_quick(item):
+                readings += _packed_on_host(index, item.tensor)
+            elif not _is_never_read(item):
+                return None
+        if page is not None and page.reader.groups != self._groups:
+            self._groups = page.reader.groups
+            self._box.forget_readers()
+        return readings
+
+
+def is_quick(item: Found) -> bool:
+    """Whether C can read a tensor on the host, in no time."""
+    tensor = item.tensor
+    return (
+        tensor.dtype in _ON_HOST
+        and not deferred_stats.lies_there(tensor)
+        and item.described.contiguous
+        and tensor.device.type == "cpu"
+        and tensor.numel() <= MOST_ON_HOST
+    )
+
+
+def _packed_on_host(index: int, tensor: torch.Tensor) -> bytes:
+    kind, reach = _ON_HOST[tensor.dtype], stats.reach(tensor, contiguous=True)
+    values = Values(FLOATING if tensor.dtype.is_floating_point else INTEGER, tensor.numel())
+    return _READING.pack(index, tensor.itemsize, _ANY_ADDRESS, reach, *values, kind, *_NO_REQUEST)
+
+
+def _is_never_read(item: Found) -> bool:
+    """Whether no tensor of this layout is read in such a call, so that nothing has to be found out at the next."""
+    never = (None, stats.EMPTY, stats.too_large(settings.current().statistics_max_bytes))
+    return item.described.min is None and not item.described.token and item.described.statistics in never
+
+
+def _packed(index: int, item: Found, page: DeferredStatistics) -> bytes:
+    tensor = item.tensor
+    asked = page.reader.requests([tensor], tensor.get_device())[0]
+    assert asked is not None
+    address, plan = asked
+    return _READING.pack(
+        index,
+        tensor.itemsize,
+        address & 15,
+        stats.reach(tensor, contiguous=item.described.contiguous),
+        *plan.values,
+        *plan.words,
+    )
