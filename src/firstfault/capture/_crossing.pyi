@@ -98,6 +98,7 @@ class Box:
         number: int,
         found: list[tuple[Any, int, int, int | None, tuple[int | str, ...], bytes]],
         readings: bytes,
+        fixed: bytes,
         /,
     ) -> Layout | None: ...
     def keep_exact_output(
@@ -107,6 +108,7 @@ class Box:
         number: int,
         found: list[tuple[Any, int, int, int | None, tuple[int | str, ...], bytes]],
         readings: bytes,
+        fixed: bytes,
         /,
     ) -> Layout | None: ...
     def use_reader(

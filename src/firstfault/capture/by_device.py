@@ -18,12 +18,14 @@ from firstfault import settings
 from firstfault.capture import deferred_stats, device_stats, stats
 from firstfault.capture.deferred_stats import DeferredStatistics
 from firstfault.capture.describe import Found
-from firstfault.record.statistics_page import FLOATING, INTEGER, Values
+from firstfault.record.statistics_page import FLOATING, INTEGER
 
-_READING = struct.Struct("<20q")
+_READING = struct.Struct("<22q")
 """As ``Reading`` in ``readings.c``."""
-_ANY_ADDRESS = -1
+_FOLLOWS = (0,) * 4
+"""What C finds out of a contiguous tensor."""
 _NO_REQUEST = (0,) * 12
+_MOST_FIXED = 256
 MOST_ON_HOST = 4096
 """Elements that C reads of a tensor on the host."""
 _ON_HOST = {
@@ -75,21 +77,28 @@ class ByDevice:
         kernel = reader.kernel(device, ())
         return lane.scratch, kernel.function, kernel.shared
 
-    def packed(self, found: list[Found]) -> bytes | None:
-        """How the tensors of one side of a call are read; None where Python has to read one of them each time."""
-        page = self._page
-        readings = b""
+    def packed(self, found: list[Found]) -> tuple[bytes, bytes] | None:
+        """How the tensors of one side of a call are read, and which are not for their size.
+
+        None where Python has to read one of them each time.
+        """
+        page, readings, fixed = self._page, b"", b""
+        most = settings.current().statistics_max_bytes
         for index, item in enumerate(found):
             if item.described.token and page is not None:
-                readings += _packed(index, item, page)
-            elif item.described.min is not None and page is not None and is_quick(item):
+                readings += _packed(index, item, page.reader, most)
+            elif item.described.min is not None:
+                if page is None or not is_quick(item):
+                    return None
                 readings += _packed_on_host(index, item.tensor)
-            elif not _is_never_read(item):
+            elif item.described.statistics == stats.too_large(most) and index < _MOST_FIXED:
+                fixed += bytes((index,))
+            elif item.described.statistics not in (None, stats.EMPTY):
                 return None
         if page is not None and page.reader.groups != self._groups:
             self._groups = page.reader.groups
             self._box.forget_readers()
-        return readings
+        return readings, fixed
 
 
 def is_quick(item: Found) -> bool:
@@ -104,28 +113,19 @@ def is_quick(item: Found) -> bool:
     )
 
 
-def _packed_on_host(index: int, tensor: torch.Tensor) -> bytes:
-    kind, reach = _ON_HOST[tensor.dtype], stats.reach(tensor, contiguous=True)
-    values = Values(FLOATING if tensor.dtype.is_floating_point else INTEGER, tensor.numel())
-    return _READING.pack(index, tensor.itemsize, _ANY_ADDRESS, reach, *values, kind, *_NO_REQUEST)
-
-
-def _is_never_read(item: Found) -> bool:
-    """Whether no tensor of this layout is read in such a call, so that nothing has to be found out at the next."""
-    never = (None, stats.EMPTY, stats.too_large(settings.current().statistics_max_bytes))
-    return item.described.min is None and not item.described.token and item.described.statistics in never
-
-
-def _packed(index: int, item: Found, page: DeferredStatistics) -> bytes:
+def _packed(index: int, item: Found, reader: device_stats.Reader, most_bytes: int) -> bytes:
     tensor = item.tensor
-    asked = page.reader.requests([tensor], tensor.get_device())[0]
+    asked = reader.requests([tensor], tensor.get_device())[0]
     assert asked is not None
     address, plan = asked
-    return _READING.pack(
-        index,
-        tensor.itemsize,
-        address & 15,
-        stats.reach(tensor, contiguous=item.described.contiguous),
-        *plan.values,
-        *plan.words,
-    )
+    most_parts = min(reader.most_parts(tensor.get_device()), device_stats.MOST_PARTS)
+    number, *values = plan.values
+    reach = stats.reach(tensor, contiguous=item.described.contiguous)
+    limits = (most_bytes, most_parts)
+    return _READING.pack(index, tensor.itemsize, *limits, number, address & 15, reach, *values, *plan.words)
+
+
+def _packed_on_host(index: int, tensor: torch.Tensor) -> bytes:
+    number = FLOATING if tensor.dtype.is_floating_point else INTEGER
+    limits = (MOST_ON_HOST * tensor.itemsize, 0)
+    return _READING.pack(index, tensor.itemsize, *limits, number, *_FOLLOWS, _ON_HOST[tensor.dtype], *_NO_REQUEST)

@@ -2,8 +2,8 @@
 
     {"type":"call","n":42,"t":1764418858000000000,"tid":77,"layout":7,"storages":[140232],"versions":[3],"scalars":[[2,17]]}
 
-Nothing of a call is lost by that: where its tensors lie, how often they were written to and every number that is
-another than in the description are told with each. ``Recorder`` and ``OpenCall`` do what C cannot, and describe what
+Nothing of a call is lost by that: where its tensors lie, how often they were written to, and every size and number that
+is another than in the description are told with each. ``Recorder`` and ``OpenCall`` do what C cannot, and describe what
 is new; what comes again gets a number with its second description, under which it is kept there. Values that the
 device reads by itself are read of both (``by_device.py``); a call of which the host reads some is described each time.
 """
@@ -61,14 +61,14 @@ class Metadata(InC):
         if (tensors := _kept(found)) is not None and (readings := self._by_device.packed(found)) is not None:
             values, number = (*args, *kwargs.values()), next(self._numbers)
             place = (record.op, record.target, record.site)
-            layout = self.box.keep_exact_inputs(*place, tuple(kwargs), values, number, tensors, readings)
+            layout = self.box.keep_exact_inputs(*place, tuple(kwargs), values, number, tensors, *readings)
         self._write(record, layout)
 
     def returned(self, record: schema.Return, op: str, result: Any, found: list[Found]) -> None:
         """Write a return that is described, likewise."""
         layout = None
         if (tensors := _kept(found)) is not None and (readings := self._by_device.packed(found)) is not None:
-            layout = self.box.keep_exact_output(op, result, next(self._numbers), tensors, readings)
+            layout = self.box.keep_exact_output(op, result, next(self._numbers), tensors, *readings)
         self._write(record, layout)
 
     def end(self, op: str, thread: Thread, record: schema.Return, mutates: Collection[Any], result: Any) -> None:

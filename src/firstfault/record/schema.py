@@ -183,9 +183,12 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
         ptrs: in a ring, the addresses of the tensors among the arguments of a call that is not described, in their
             order; objects and what is inside of them are as they were there.
         storages: elsewhere, those of the storages of all its tensors, in the order of the description. Such a call
-            is described whole: all that the next three do not tell is as it was there.
+            is described whole: all that the next five do not tell is as it was there.
         offsets: where those tensors begin in their storages, in elements; left out where all are 0.
         versions: those of the tensors that have one.
+        shapes: the sizes of those tensors that have others than in the description, each with its place among them,
+            from 0; its strides are then the usual ones.
+        strides: those of the tensors that have still others, likewise.
         scalars: the plain values (null, booleans, numbers, strings) that are others than in the description, each
             with its place among all of those there, from 0.
         collective: where it stands in its process group, if it is a collective.
@@ -211,6 +214,8 @@ class Call(msgspec.Struct, tag="call", omit_defaults=True):
     storages: list[int] | None = None
     offsets: list[Word] | None = None
     versions: list[Word] = []
+    shapes: list[tuple[Word, tuple[Word, ...]]] = []
+    strides: list[tuple[Word, tuple[Word, ...]]] = []
     scalars: list[tuple[Word, Scalar]] = []
     collective: Collective | None = None
     replay: Word = 0
@@ -235,8 +240,8 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
         described: whether ``out`` is what it gave back.
         mutated: the arguments that it changed in place.
         device, stream: where a progress marker was enqueued at its end; device -1 for none.
-        layout, ptrs, storages, offsets, versions, scalars, token: as for a call; what results look like has its own
-            numbers.
+        layout, ptrs, storages, offsets, versions, shapes, strides, scalars, token: as for a call; what results look
+            like has its own numbers.
     """
 
     n: int
@@ -252,6 +257,8 @@ class Return(msgspec.Struct, tag="return", omit_defaults=True):
     storages: list[int] | None = None
     offsets: list[Word] | None = None
     versions: list[Word] = []
+    shapes: list[tuple[Word, tuple[Word, ...]]] = []
+    strides: list[tuple[Word, tuple[Word, ...]]] = []
     scalars: list[tuple[Word, Scalar]] = []
     token: Word = 0
 

@@ -56,7 +56,10 @@ class ReadingDevice(SlowDevice):
     def __init__(self) -> None:
         super().__init__()
         self.is_slow = False
+        self._one_by_one = threading.Lock()
         self.waited = 0
+        self.asked: list[tuple[int, ...]] = []
+        """Of C's launches, the address of each tensor and how it is to be read."""
         self.copied = 0
         self.modes: list[int] = []
         self._functions = (_Launch(self._launch), _Copy(self._copy), _Wait(self._wait), _Mode(self._exchange))
@@ -66,9 +69,10 @@ class ReadingDevice(SlowDevice):
         return launch, copy, wait, mode
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, arguments: Arguments) -> bool:
-        done = super().launch(kernel, grid, stream, arguments)
-        if not self.is_slow:
-            self.catch_up()
+        with self._one_by_one:
+            done = super().launch(kernel, grid, stream, arguments)
+            if not self.is_slow:
+                self.catch_up()
         return done
 
     def wait(self, stream: int) -> bool:
@@ -80,6 +84,9 @@ class ReadingDevice(SlowDevice):
         parts, tensors, _, threads, _, _, shared, stream, pointers, _ = numbers
         assert threads == device_stats.THREADS
         requests, scratch = (ctypes.c_uint64.from_address(pointers[index]).value for index in range(2))
+        for index in range(tensors):
+            words = device_stats.REQUEST.unpack(ctypes.string_at(requests + index * device_stats.REQUEST.size, 128))
+            self.asked.append(words[:14])
         kernel = Kernel(function, shared)
         return int(not self.launch(kernel, (parts, tensors), stream or 0, Arguments().set(requests, scratch)))
 
@@ -484,6 +491,60 @@ def test_what_a_contract_is_about_is_read_at_level_3(open_reads: Open) -> None:
     assert isinstance(last[1], schema.Tensor)
     assert last[1].min is None
     assert any('"token":' in line for line in short(reads.found))
+
+
+def test_sizes_that_were_not_met_before(open_reads: Open) -> None:
+    """A batch grows and shrinks: how it is read follows from its sizes, as far as it is dense."""
+    reads = open_reads(statistics_max_bytes=40_000)
+    act = boundary_of(lambda x: None)
+    sizes = [3, 5, 8, 8000, 1, 7, 12_000, 0, 9, 8001, 2049, 0, 4]
+    given = [torch.arange(float(size)) for size in sizes]
+    for x in given:
+        act(x)
+    found = [(call.args or [])[0] for call in calls(reads.found)[1:]]
+    for x, value in zip(given, found, strict=True):
+        assert isinstance(value, schema.Tensor)
+        if x.numel() and x.nbytes <= 40_000:
+            assert told(value) == expected(x)
+        else:
+            assert value.statistics == (stats.too_large(40_000) if x.numel() else stats.EMPTY)
+    assert len([line for line in short(reads.found) if '"type":"call"' in line]) >= 6
+
+
+def test_what_is_too_large_is_not_read_once_it_is_smaller_without_asking(open_reads: Open) -> None:
+    reads = open_reads(statistics_max_bytes=1024)
+    act = boundary_of(lambda x: None)
+    for size in (1000, 1000, 1000, 10, 1000):
+        act(torch.ones(size))
+    values = [(call.args or [])[0] for call in calls(reads.found)[1:]]
+    read = [value.max for value in values if isinstance(value, schema.Tensor)]
+    assert read == [None, None, None, 1.0, None]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 7)), min_size=6, max_size=6),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.uint8, torch.int64]),
+)
+def test_dense_tensors_are_read_as_python_has_them_read(
+    open_reads: Open, places: list[tuple[int, int]], dtype: torch.dtype
+) -> None:
+    reads = open_reads(waits=False)
+    act = boundary_of(lambda x: None)
+    base = torch.zeros(20_000, dtype=dtype)
+    reads.device.is_slow, reads.device.asked = True, []  # nobody reads
+    plans = {}
+    for size, offset in [(4, 0), (4, 0), *places]:
+        x = base[offset : offset + size]
+        if size:
+            request = device_stats.request(x, 8)
+            assert request is not None
+            plans[request[0], size] = request[1].words
+        act(x)
+    del reads.device._queue[:]
+    asked = {(address, words[2] * (8192 // dtype.itemsize) + words[3]): words for address, *words in reads.device.asked}
+    assert len(asked) >= min(1, len([size for size, _ in places if size]) - 1)
+    assert {key: tuple(words) for key, words in asked.items()} == {key: plans[key] for key in asked}
 
 
 tensors = st.lists(st.integers(1, 4), max_size=4).map(lambda shape: torch.randn(shape) if shape else torch.randn(1))

@@ -416,12 +416,32 @@ def test_what_is_cut_is_cut_likewise(record: Record, count: int) -> None:
     assert_told(found, told.expected)
 
 
+def test_sizes_and_strides_are_told_where_they_are_others(record: Record) -> None:
+    found = record(3, text_dest=None)
+    told = Told()
+    base = torch.arange(3 * 5 * 7.0)
+    shapes = [(7, 5), (7, 5), (3, 5), (1, 5), (1, 1), (5, 1), (9, 5), (1, 2)]
+    tensors = [torch.ones(shape) for shape in shapes]
+    tensors += [
+        torch.ones(5, 7).t(),
+        torch.ones(3, 5).t(),
+        torch.ones(3, 1).expand(3, 5),
+        torch.ones(1, 5).expand(3, 5),
+    ]
+    tensors += [base.as_strided((3, 5), (7, 3)), base.as_strided((3, 5), (7, 3), 4), base.as_strided((1, 5), (90, 1))]
+    tensors += [torch.ones(0, 5), torch.ones(3, 0), torch.ones(0, 5).t(), torch.ones(5, 0)]
+    for tensor in [*tensors, *reversed(tensors)]:
+        told.answer = tensor
+        told.call(tensor, [tensor, torch.ones(2)], size=tensor.shape[0])
+    assert_told(found, told.expected)
+
+
 def test_what_never_comes_again_has_no_number(record: Record) -> None:
     """A reader would have to keep all of it."""
     found = record(3, text_dest=None)
-    call = boundary.wrap(lambda x: x, "op")
-    for size in range(100):
-        call(torch.ones(size + 1))
+    call = boundary.wrap(lambda **named: None, "op")
+    for number in range(100):
+        call(**{f"x{number}": 1})
     assert not any(made.layout for made in calls(found))
 
 

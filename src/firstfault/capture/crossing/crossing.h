@@ -22,7 +22,7 @@
 #endif
 
 /* What Python expects here, as in compiled.py: another is one that was built from other sources. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 /* As in repeats.py. */
 #define MOST_VALUES 64
@@ -91,19 +91,28 @@ PyObject *sites_use(PyObject *module, PyObject *told);
 #define MOST_KEYS 3
 #define LONGEST_IMAGE (MOST_KEYS + 1 + 2 * MOST_DIMENSIONS)
 
-int is_tensor(PyObject *value);
-void tensors_fetch(PyObject *const *values, int count);
-int tensor_image(PyObject *tensor, uint64_t *image);
-int tensor_is_like(PyObject *tensor, const uint64_t *image);
-uint64_t tensor_address(PyObject *tensor, uint64_t itemsize);
-PyObject *torch_use(PyObject *module, PyObject *args, PyObject *kwargs);
-
 /* What of a tensor may be another at each call. */
 typedef struct {
     uint64_t storage, offset; /* an address, and elements */
     uint32_t version;
     uint8_t has_version;
 } State;
+
+typedef struct {
+    uint64_t dimensions, size[MOST_DIMENSIONS], stride[MOST_DIMENSIONS];
+} Shape;
+
+int is_tensor(PyObject *value);
+void tensors_fetch(PyObject *const *values, int count);
+int tensor_image(PyObject *tensor, uint64_t *image);
+int tensor_kind(PyObject *tensor, uint64_t *image);
+Shape tensor_shape(PyObject *tensor);
+int shape_is(const Shape *shape, const Shape *other);
+int shape_is_contiguous(const Shape *shape);
+uint64_t shape_elements(const Shape *shape);
+int tensor_is_like(PyObject *tensor, const uint64_t *image);
+uint64_t tensor_address(PyObject *tensor, uint64_t itemsize);
+PyObject *torch_use(PyObject *module, PyObject *args, PyObject *kwargs);
 
 State tensor_state(PyObject *tensor);
 uint64_t tensor_storage_bytes(PyObject *tensor);
@@ -196,6 +205,7 @@ typedef struct Walk {
     PyObject *constant[MOST_CONSTANTS]; /* what the words tell by its address */
     PyObject *tensor[MOST_TENSORS];
     State state[MOST_TENSORS];
+    Shape shape[MOST_TENSORS];
     PyObject *plain[MOST_PLAINS]; /* None, bool, int, float, str */
     uint64_t word[MOST_WORDS];
     char line[LONGEST_HEAD + LONGEST_TAIL]; /* the head is written last, up to where the tail begins */
@@ -229,10 +239,12 @@ typedef struct Layout {
     PyObject *labels; /* those as they stand in a line */
     size_t labels_size;
     PyObject *readings; /* bytes: how those that the device reads are read; NULL for none */
+    PyObject *fixed;    /* bytes: which are left out of that for their size; NULL for none */
     PyObject *mutates; /* what a call was last declared to change, and which of the tensors that is */
     uint8_t declared[MOST_TENSORS];
     PyObject **constant, **plain;
     uint64_t *word;
+    Shape *shape; /* of each tensor, where it was described */
 } Layout;
 
 typedef struct {
@@ -247,7 +259,7 @@ void layouts_clear(Layouts *layouts);
 void layouts_end(Layouts *layouts);
 Layout *layout_find(const Layouts *layouts, const Where *where, const Walk *walk);
 Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsigned long number, PyObject *found,
-                    PyObject *readings);
+                    PyObject *readings, PyObject *fixed);
 const uint8_t *layout_declared(Layout *layout, PyObject *mutates);
 
 /* --- readings.c: what the device reads by itself; the first of its types also Python's */
@@ -298,7 +310,7 @@ enum { INPUTS, OUTPUTS }; /* as in record/statistics_page.py */
 
 extern PyTypeObject EntriesType;
 unsigned int readings_of(const Layout *layout);
-int readings_are_of(PyObject *readings, int tensors);
+int readings_are_of(PyObject *readings, PyObject *fixed, int tensors);
 
 /* --- call.c: a call that has begun */
 

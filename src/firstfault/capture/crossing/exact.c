@@ -1,6 +1,7 @@
 /* A call of which nothing is lost: what is described already is referred to, and all that may differ is told.
  *
- *     {"type":"call","n":42,…,"layout":7,"storages":[140232],"offsets":[64],"versions":[3],"scalars":[[2,17]]}
+ *     {"type":"call","n":42,…,"layout":7,"storages":[140232],"offsets":[64],"versions":[3],"shapes":[[0,[8,256]]],
+ *      "scalars":[[2,17]]}
  *
  * ``in_place.py`` says which arguments a call has changed, ``layouts.py`` what such a line stands for. Where the device
  * reads the values of the tensors as well, the line has the token of the first.
@@ -10,6 +11,7 @@
 
 #define LONGEST_PLACES 64 /* of a tensor: its storage, offset and version */
 #define LONGEST_SCALAR 48 /* its index, and what is no string */
+#define LONGEST_SHAPE (24 + 21 * (1 + MOST_DIMENSIONS))
 
 /* --- the tail of a line: what it says of its values */
 
@@ -65,6 +67,73 @@ static void put_versions(Line *line, const Walk *walk)
     if (count > 0) {
         PUT(line, "]");
     }
+}
+
+static void put_extents(Line *line, int index, uint64_t dimensions, const uint64_t *extents)
+{
+    PUT(line, "[");
+    put_number(line, (uint64_t)index);
+    PUT(line, ",[");
+    for (uint64_t at = 0; at < dimensions; at++) {
+        if (at > 0) {
+            PUT(line, ",");
+        }
+        put_number(line, extents[at]);
+    }
+    PUT(line, "]]");
+}
+
+/* The strides that a tensor of such sizes has where nobody says otherwise. */
+static Shape usual(const Shape *shape)
+{
+    Shape found = *shape;
+    uint64_t step = 1;
+    for (uint64_t index = shape->dimensions; index-- > 0;) {
+        found.stride[index] = step;
+        step *= shape->size[index] > 1 ? shape->size[index] : 1;
+    }
+    return found;
+}
+
+/* Whether a tensor has other sizes than in the description, or strides that follow neither from that nor from those. */
+static int is_other(const Shape *shape, const Shape *described, int of_strides)
+{
+    size_t bytes = shape->dimensions * sizeof *shape->size;
+    int has_sizes = memcmp(shape->size, described->size, bytes) == 0;
+    if (!of_strides) {
+        return !has_sizes;
+    }
+    Shape expected = has_sizes ? *described : usual(shape);
+    return memcmp(shape->stride, expected.stride, bytes) != 0;
+}
+
+/* The sizes, or the strides, of the tensors that have others; 0 where there is no room. */
+static int put_shapes(Line *line, const Layout *layout, const Walk *walk, int of_strides, const char *limit)
+{
+    int count = 0;
+    for (int index = 0; index < walk->tensors; index++) {
+        const Shape *shape = &walk->shape[index];
+        if (!is_other(shape, &layout->shape[index], of_strides)) {
+            continue;
+        }
+        if (limit - line->end < LONGEST_SHAPE) {
+            return 0;
+        }
+        if (count++ > 0) {
+            PUT(line, ",");
+        }
+        else if (of_strides) {
+            PUT(line, ",\"strides\":[");
+        }
+        else {
+            PUT(line, ",\"shapes\":[");
+        }
+        put_extents(line, index, shape->dimensions, of_strides ? shape->stride : shape->size);
+    }
+    if (count > 0) {
+        PUT(line, "]");
+    }
+    return 1;
 }
 
 /* Whether a plain value is printed as another is: True is not 1, nor 0.0 -0.0. */
@@ -181,7 +250,9 @@ static char *put_tail(Walk *walk, const Layout *layout)
     put_storages(&line, walk);
     put_offsets(&line, walk);
     put_versions(&line, walk);
-    if (!put_scalars(&line, layout, walk, walk->line + sizeof walk->line - 4)) {
+    const char *limit = walk->line + sizeof walk->line - 4;
+    if (!put_shapes(&line, layout, walk, 0, limit) || !put_shapes(&line, layout, walk, 1, limit) ||
+        !put_scalars(&line, layout, walk, limit)) {
         return NULL;
     }
     PUT(&line, "}\n");
@@ -448,9 +519,9 @@ int return_exact(Call *call, PyObject *result, const Return *record)
 /* --- keeping */
 
 static PyObject *keep(Layouts *layouts, const Where *where, Walk *walk, int is_walked, unsigned long number,
-                      PyObject *found, PyObject *readings)
+                      PyObject *found, PyObject *readings, PyObject *fixed)
 {
-    PyObject *kept = is_walked ? (PyObject *)layout_keep(layouts, where, walk, number, found, readings) : NULL;
+    PyObject *kept = is_walked ? (PyObject *)layout_keep(layouts, where, walk, number, found, readings, fixed) : NULL;
     if (!is_walked) {
         forgive();
         kept = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -460,15 +531,15 @@ static PyObject *keep(Layouts *layouts, const Where *where, Walk *walk, int is_w
 }
 
 /* Keep what the arguments of a call look like: operator, target, site, names of its keywords, how many there are by
- * position, all its values, the number of the layout, what Python has found of the tensors, and how the device reads
- * them. Its Layout, or None. */
+ * position, all its values, the number of the layout, what Python has found of the tensors, how the device reads them,
+ * and which it does not for their size. Its Layout, or None. */
 PyObject *keep_exact_inputs(PyObject *self, PyObject *args)
 {
     Where where;
-    PyObject *values, *found, *readings;
+    PyObject *values, *found, *readings, *fixed;
     unsigned long number;
-    if (!PyArg_ParseTuple(args, "UUUO!O!kO!S", &where.op, &where.target, &where.site, &PyTuple_Type, &where.names,
-                          &PyTuple_Type, &values, &number, &PyList_Type, &found, &readings)) {
+    if (!PyArg_ParseTuple(args, "UUUO!O!kO!SS", &where.op, &where.target, &where.site, &PyTuple_Type, &where.names,
+                          &PyTuple_Type, &values, &number, &PyList_Type, &found, &readings, &fixed)) {
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(values) - PyTuple_GET_SIZE(where.names);
@@ -477,21 +548,21 @@ PyObject *keep_exact_inputs(PyObject *self, PyObject *args)
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "there are more keywords than values");
     }
     int is_walked = walk_arguments(walk, ((PyTupleObject *)values)->ob_item, count, where.names);
-    return keep(&((Box *)self)->arguments, &where, walk, is_walked, number, found, readings);
+    return keep(&((Box *)self)->arguments, &where, walk, is_walked, number, found, readings, fixed);
 }
 
-/* Keep what a result looks like: operator, result, number, the tensors that Python has found, and how they are read. */
+/* Keep what a result looks like: operator, result, and the last four likewise. */
 PyObject *keep_exact_output(PyObject *self, PyObject *args)
 {
     Where where = {NULL, NULL, NULL, NULL};
-    PyObject *result, *found, *readings;
+    PyObject *result, *found, *readings, *fixed;
     unsigned long number;
-    if (!PyArg_ParseTuple(args, "UOkO!S", &where.op, &result, &number, &PyList_Type, &found, &readings)) {
+    if (!PyArg_ParseTuple(args, "UOkO!SS", &where.op, &result, &number, &PyList_Type, &found, &readings, &fixed)) {
         return NULL;
     }
     Walk *walk = walk_new();
     if (walk == NULL) {
         return NULL;
     }
-    return keep(&((Box *)self)->results, &where, walk, walk_result(walk, result), number, found, readings);
+    return keep(&((Box *)self)->results, &where, walk, walk_result(walk, result), number, found, readings, fixed);
 }

@@ -76,8 +76,10 @@ static void layout_dealloc(PyObject *self)
     Py_XDECREF(layout->paths);
     Py_XDECREF(layout->labels);
     Py_XDECREF(layout->readings);
+    Py_XDECREF(layout->fixed);
     Py_XDECREF(layout->mutates);
     PyMem_Free(layout->word);
+    PyMem_Free(layout->shape);
     PyObject_Free(layout);
 }
 
@@ -109,7 +111,8 @@ int layouts_start(Layouts *layouts)
 
 static size_t bytes_of(const Layout *layout)
 {
-    return sizeof(Layout) + ((size_t)layout->words + (size_t)layout->plains + (size_t)layout->constants) * 8;
+    return sizeof(Layout) + ((size_t)layout->words + (size_t)layout->plains + (size_t)layout->constants) * 8 +
+           (size_t)layout->tensors * sizeof(Shape);
 }
 
 static void take_out(Layouts *layouts, Layout **link)
@@ -152,10 +155,12 @@ static int fill(Layout *layout, const Walk *walk)
 {
     size_t words = (size_t)walk->words, constants = (size_t)walk->constants, plains = (size_t)walk->plains;
     layout->word = PyMem_Malloc((words + constants + plains) * 8);
-    if (layout->word == NULL) {
+    layout->shape = PyMem_Malloc((size_t)walk->tensors * sizeof(Shape));
+    if (layout->word == NULL || layout->shape == NULL) {
         PyErr_NoMemory();
         return -1;
     }
+    memcpy(layout->shape, walk->shape, (size_t)walk->tensors * sizeof(Shape));
     layout->constant = (PyObject **)(uintptr_t)(layout->word + words);
     layout->plain = layout->constant + constants;
     memcpy(layout->word, walk->word, words * 8);
@@ -217,10 +222,11 @@ static int take_paths(Layout *layout, const Walk *walk, PyObject *found)
  *
  * What is seen for the first time is not kept: much never comes again, and a reader has to keep what is.
  * ``found`` is a list of what Python says of each tensor: itself, its storage and offset, its version, its path, and
- * that as it stands in a line; ``readings`` how those that the device reads are read.
+ * that as it stands in a line; ``readings`` how those that the device reads are read, and ``fixed`` which are not for
+ * their size.
  */
 Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsigned long number, PyObject *found,
-                    PyObject *readings)
+                    PyObject *readings, PyObject *fixed)
 {
     uint64_t hash = hash_of(where, walk);
     if (*link_of(layouts, where, walk, hash) == NULL && !was_seen(layouts, hash)) {
@@ -237,7 +243,8 @@ Layout *layout_keep(Layouts *layouts, const Where *where, const Walk *walk, unsi
     Py_XINCREF(layout->site = where->site);
     layout->hash = hash;
     layout->readings = PyBytes_GET_SIZE(readings) > 0 ? Py_NewRef(readings) : NULL;
-    if (!readings_are_of(readings, walk->tensors) || fill(layout, walk) < 0 || !take_paths(layout, walk, found)) {
+    layout->fixed = PyBytes_GET_SIZE(fixed) > 0 ? Py_NewRef(fixed) : NULL;
+    if (!readings_are_of(readings, fixed, walk->tensors) || fill(layout, walk) < 0 || !take_paths(layout, walk, found)) {
         Py_DECREF((PyObject *)layout);
         return PyErr_Occurred() ? NULL : (Layout *)Py_NewRef(Py_None);
     }

@@ -14,15 +14,23 @@
 #define TOKEN_OFFSET 40
 #define REQUEST_BYTES 128 /* as in device_stats.py */
 #define REQUEST_WORDS 13
+#define BLOCK_BYTES 8192
+#define BLOCK_VALUES 512
+#define TURNS 4
+#define ENDLESS 2147483647
 #define SPIN_NANOSECONDS 100000 /* to have the driver wait takes 10 to 100 µs by itself */
 #define CAPTURE_RELAXED 2
 
 /* How one tensor of a layout is read, as by_device.py packs it. */
 typedef struct {
-    int64_t tensor, itemsize, misaligned; /* which, and its address as far as that is no multiple of 16; -1 for any that its type may have */
-    int64_t reach;                        /* bytes that its storage has from its first element on */
-    int64_t number, numel, times;         /* what an entry says of its values */
-    int64_t words[REQUEST_WORDS];         /* its type, and how many programs read it: none of what is read here */
+    int64_t tensor, itemsize;
+    int64_t most_bytes, most_parts; /* of what is read, and programs that read it; none of what is read here */
+    int64_t number;                 /* how an entry's result is to be understood */
+    /* The rest is of a tensor as it was described; it holds for one that lies as that did, and of a contiguous one it
+     * follows from its size. */
+    int64_t misaligned, reach; /* its address as far as that is no multiple of 16, and bytes from its first element on */
+    int64_t numel, times;
+    int64_t words[REQUEST_WORDS];
 } Reading;
 
 enum { BFLOAT16 = 6, FLOAT32 = 7, FLOAT64 = 9, UINT8 = 11, INT8 = 12, INT16 = 14, INT32 = 16, INT64 = 18 };
@@ -121,9 +129,14 @@ static Reading reading_at(const Layout *layout, unsigned int index)
 }
 
 /* Whether what by_device.py has packed is of a layout. */
-int readings_are_of(PyObject *readings, int tensors)
+int readings_are_of(PyObject *readings, PyObject *fixed, int tensors)
 {
     Py_ssize_t size = PyBytes_GET_SIZE(readings);
+    for (Py_ssize_t at = 0; at < PyBytes_GET_SIZE(fixed); at++) {
+        if ((unsigned char)PyBytes_AS_STRING(fixed)[at] >= tensors) {
+            return 0;
+        }
+    }
     for (Py_ssize_t at = 0; at + (Py_ssize_t)sizeof(Reading) <= size; at += (Py_ssize_t)sizeof(Reading)) {
         int64_t tensor;
         memcpy(&tensor, PyBytes_AS_STRING(readings) + at, sizeof tensor);
@@ -140,14 +153,54 @@ static uint64_t address_of(const Walk *walk, const Reading *reading)
     return state->storage == 0 ? 0 : state->storage + state->offset * (uint64_t)reading->itemsize;
 }
 
-/* Whether a tensor lies as the one did that the reading is of, and its storage has all of it. */
-static int can_be_read(const Walk *walk, const Reading *reading)
+/* How to read a dense tensor, as device_stats.py's _plan does it: blocks of 16 bytes a thread, the rest one by one. */
+static void plan_dense(Reading *reading, uint64_t address)
 {
-    const State *state = &walk->state[reading->tensor];
+    int64_t per_block = BLOCK_BYTES / reading->itemsize, head = (int64_t)(-address % 16) / reading->itemsize;
+    head = head < reading->numel ? head : reading->numel;
+    int64_t blocks = (reading->numel - head) / per_block, elements = reading->numel - blocks * per_block;
+    int64_t turns = (blocks + (elements + BLOCK_VALUES - 1) / BLOCK_VALUES + TURNS - 1) / TURNS;
+    int64_t parts = turns < reading->most_parts ? turns : reading->most_parts;
+    int64_t words[REQUEST_WORDS] = {reading->words[0], parts > 1 ? parts : 1, blocks, elements, head, blocks * per_block,
+                                    ENDLESS,           ENDLESS,               ENDLESS, 1};
+    memcpy(reading->words, words, sizeof words);
+}
+
+/* Find out how a tensor of a call is read, from how the described one was; 0 where that does not tell it. */
+static int adapt(Reading *reading, const Walk *walk, const Layout *layout)
+{
+    const Shape *shape = &walk->shape[reading->tensor];
     uint64_t address = address_of(walk, reading), itemsize = (uint64_t)reading->itemsize;
-    int lies_so = reading->misaligned < 0 ? address % itemsize == 0 : (int64_t)(address & 15) == reading->misaligned;
-    return address != 0 && lies_so &&
-           state->offset * itemsize + (uint64_t)reading->reach <= tensor_storage_bytes(walk->tensor[reading->tensor]);
+    if (address == 0 || address % itemsize != 0) {
+        return 0;
+    }
+    if (shape_is_contiguous(shape)) {
+        reading->numel = (int64_t)shape_elements(shape);
+        reading->times = 1;
+        reading->reach = reading->numel * reading->itemsize;
+        if (reading->most_parts > 0) {
+            plan_dense(reading, address);
+        }
+    }
+    else if (reading->misaligned != (int64_t)(address & 15) || !shape_is(shape, &layout->shape[reading->tensor])) {
+        return 0;
+    }
+    uint64_t start = walk->state[reading->tensor].offset * itemsize;
+    return reading->numel > 0 && reading->numel * reading->itemsize <= reading->most_bytes &&
+           start + (uint64_t)reading->reach <= tensor_storage_bytes(walk->tensor[reading->tensor]);
+}
+
+/* Whether what is not read for its size still has that. */
+static int are_fixed(const Layout *layout, const Walk *walk)
+{
+    Py_ssize_t count = layout->fixed == NULL ? 0 : PyBytes_GET_SIZE(layout->fixed);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        int index = (unsigned char)PyBytes_AS_STRING(layout->fixed)[at];
+        if (!shape_is(&walk->shape[index], &layout->shape[index])) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 /* --- where they are read */
@@ -188,6 +241,9 @@ int readings_take(Box *box, const Layout *layout, const Walk *walk, int device, 
 {
     unsigned int count = readings_of(layout);
     *taken = (Taken){0, 0, 0};
+    if (!are_fixed(layout, walk)) {
+        return 0;
+    }
     if (count == 0) {
         return 1;
     }
@@ -197,7 +253,7 @@ int readings_take(Box *box, const Layout *layout, const Walk *walk, int device, 
     }
     for (unsigned int index = 0; index < count; index++) {
         Reading reading = reading_at(layout, index);
-        if (!can_be_read(walk, &reading)) {
+        if (!adapt(&reading, walk, layout)) {
             return 0;
         }
     }
@@ -324,9 +380,10 @@ static unsigned int ask(Box *box, const Layout *layout, const Walk *walk, uint64
     for (unsigned int index = 0; index < taken->count; index++) {
         Reading reading = reading_at(layout, index);
         uint64_t slot = taken->first + index, token = taken->token + index;
+        (void)adapt(&reading, walk, layout); /* as when the entries were taken */
         put_entry(reader->page + slot * ENTRY_BYTES, token, call, &reading, index, side);
         put_request(reader, walk, &reading, slot, token);
-        if (reading.words[1] == 0) {
+        if (reading.most_parts == 0) {
             read_here(walk, &reading, reader->page + slot * ENTRY_BYTES, token);
         }
         parts = (uint64_t)reading.words[1] > parts ? (unsigned int)reading.words[1] : parts;

@@ -1,5 +1,6 @@
 /* What a tensor looks like, read where torch keeps it; tensor_first.py has found out where that is. */
 #include "crossing.h"
+#include <string.h>
 
 static PyGetSetDef *requires_grad;
 static PyObject *modes;
@@ -44,8 +45,9 @@ static int keeps_gradient(PyObject *tensor, const uint64_t *read)
     return keeps;
 }
 
-/* How many words tell what a tensor looks like, and those; 0 where it has too many dimensions or cannot be asked. */
-int tensor_image(PyObject *tensor, uint64_t *image)
+/* How many words tell what a tensor looks like but for its sizes and strides, and those; 0 where it has too many
+ * dimensions or cannot be asked. */
+int tensor_kind(PyObject *tensor, uint64_t *image)
 {
     const uint64_t *read = words_of(tensor);
     uint64_t dimensions = read[first.sizes];
@@ -59,9 +61,57 @@ int tensor_image(PyObject *tensor, uint64_t *image)
         count++;
     }
     image[count++] = dimensions << 1 | (uint64_t)keeps;
-    for (uint64_t index = 0; index < dimensions; index++) {
+    return count;
+}
+
+/* The same, with sizes and strides. */
+int tensor_image(PyObject *tensor, uint64_t *image)
+{
+    const uint64_t *read = words_of(tensor);
+    int count = tensor_kind(tensor, image);
+    for (uint64_t index = 0; count > 0 && index < read[first.sizes]; index++) {
         image[count++] = read[first.sizes + 1 + index];
         image[count++] = read[first.strides + index];
+    }
+    return count;
+}
+
+/* The sizes and strides of a tensor of which the kind could be told. */
+Shape tensor_shape(PyObject *tensor)
+{
+    const uint64_t *read = words_of(tensor);
+    Shape shape = {.dimensions = read[first.sizes]};
+    memcpy(shape.size, read + first.sizes + 1, shape.dimensions * sizeof *shape.size);
+    memcpy(shape.stride, read + first.strides, shape.dimensions * sizeof *shape.stride);
+    return shape;
+}
+
+int shape_is(const Shape *shape, const Shape *other)
+{
+    size_t bytes = shape->dimensions * sizeof *shape->size;
+    return shape->dimensions == other->dimensions && memcmp(shape->size, other->size, bytes) == 0 &&
+           memcmp(shape->stride, other->stride, bytes) == 0;
+}
+
+/* As torch has it: the strides of dimensions of one element do not matter, and nothing does where there are none. */
+int shape_is_contiguous(const Shape *shape)
+{
+    uint64_t expected = 1;
+    int is_contiguous = 1;
+    for (uint64_t index = shape->dimensions; index-- > 0;) {
+        if (shape->size[index] != 1) {
+            is_contiguous &= shape->stride[index] == expected;
+            expected *= shape->size[index];
+        }
+    }
+    return is_contiguous || expected == 0;
+}
+
+uint64_t shape_elements(const Shape *shape)
+{
+    uint64_t count = 1;
+    for (uint64_t index = 0; index < shape->dimensions; index++) {
+        count *= shape->size[index];
     }
     return count;
 }

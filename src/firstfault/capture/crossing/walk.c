@@ -1,7 +1,7 @@
 /* What a call was given, taken apart: what makes it look as it does, and what changes from call to call.
  *
- * The words of two walks are the same if and only if describe.py describes both the same, but for their tensors' places
- * and versions, and their plain values. Whatever it does not know for sure it leaves to that.
+ * The words of two walks are the same if and only if describe.py describes both the same, but for their tensors' places,
+ * versions, sizes and strides, and their plain values. Whatever it does not know for sure it leaves to that.
  */
 #include "crossing.h"
 #include <math.h>
@@ -108,15 +108,17 @@ static int add_tensor(Walk *walk, PyObject *tensor)
         return 0;
     }
     uint64_t *start = walk->word + walk->words;
-    int words = tensor_image(tensor, start + 2);
+    int words = tensor_kind(tensor, start + 2);
     State state = tensor_state(tensor);
-    if (words == 0 || (state.offset != 0 && (state.storage == 0 || tensor_is_empty(tensor)))) {
+    uint64_t is_empty = (uint64_t)tensor_is_empty(tensor);
+    if (words == 0 || (state.offset != 0 && (state.storage == 0 || is_empty))) {
         return 0; /* where such a tensor begins does not follow from its storage and its size */
     }
     start[0] = TENSOR;
-    start[1] = state.has_version;
+    start[1] = state.has_version | is_empty << 1;
     walk->words += 2 + words;
     walk->state[walk->tensors] = state;
+    walk->shape[walk->tensors] = tensor_shape(tensor);
     walk->tensor[walk->tensors++] = Py_NewRef(tensor);
     return 1;
 }

@@ -18,6 +18,7 @@ from firstfault.read.tensors import replaced
 from firstfault.record import codec, schema
 
 NOT_THERE = "[unavailable: not in the statistics page]"
+_MOST_BYTES = 2**63 - 1
 UNKNOWN_OP = "(an operator that the recording no longer names)"
 
 Looked = TypeVar("Looked", schema.Call, schema.Return)
@@ -108,6 +109,9 @@ class _Whole:
         self._storages = iter(storages)
         self._offsets = iter(record.offsets or ())
         self._versions = iter(record.versions)
+        self._indices = itertools.count()
+        self._shapes = dict(record.shapes)
+        self._strides = dict(record.strides)
         self._scalars = dict(record.scalars)
         self._tokens = iter(itertools.count(record.token) if record.token else ())
         self._met = 0
@@ -128,11 +132,42 @@ class _Whole:
         return self._scalars.get(place, value)
 
     def _tensor(self, value: schema.Tensor) -> schema.Tensor:
+        index = next(self._indices)
         storage, offset = next(self._storages, 0), next(self._offsets, 0)
         version = next(self._versions, None) if value.version is not None else None
-        ptr = storage + offset * (value.nbytes // max(1, elements(value.shape))) if storage else 0
-        moved = msgspec.structs.replace(value, ptr=ptr, offset=offset, storage=storage, version=version)
+        itemsize = value.nbytes // max(1, elements(value.shape))
+        moved = msgspec.structs.replace(
+            value,
+            ptr=storage + offset * itemsize if storage else 0,
+            offset=offset,
+            storage=storage,
+            version=version,
+        )
+        if index in self._shapes or index in self._strides:
+            moved.shape = self._shapes.get(index, value.shape)
+            usual = _usual(moved.shape) if index in self._shapes else value.stride
+            moved.stride = self._strides.get(index, usual)
+            moved.nbytes = min(elements(moved.shape) * itemsize, _MOST_BYTES)
+            moved.contiguous = _is_contiguous(moved.shape, moved.stride or ())
         if value.token or value.min is not None:  # read by the device, or on the host, of the call that is described
             moved.token, moved.statistics = next(self._tokens, 0), value.statistics or NOT_THERE
             moved.min = moved.max = moved.mean = moved.nan_count = moved.inf_count = None
         return moved
+
+
+def _usual(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a new tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(size, 1))
+    return tuple(reversed(strides)) if shape else ()
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """As torch has it: strides of dimensions of one element do not matter, and none where there are no elements."""
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=False):
+        if size != 1 and stride != expected and 0 not in shape:
+            return False
+        expected *= size
+    return True
