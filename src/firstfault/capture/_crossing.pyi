@@ -25,6 +25,7 @@ class Known:
     number: int
     segment: int
     def __init__(self, number: int) -> None: ...
+    def describe(self, tensors: tuple[Any, ...], segment: int, /) -> None: ...
 
 class Layout:
     number: int

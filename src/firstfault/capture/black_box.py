@@ -1,10 +1,10 @@
 """Black-box mode's way of a call: what repeats is not described again.
 
 A decode loop makes the same calls at every step. The first of them in each segment of the ring is described as
-any call is, under a number for what it looks like; those after it are that number, their own, the time, and the
-addresses of their tensors:
+any call is, under a number for what it looks like; those after it are that number, their own, the time, the
+addresses of their tensors, and the sizes of those that have others:
 
-    {"type":"call","n":4242,"t":1764418858000000000,"tid":77,"layout":37,"ptrs":[140232,140800]}
+    {"type":"call","n":4242,"t":1764418858000000000,"tid":77,"layout":37,"ptrs":[140232,140800],"shapes":[[0,[8,256]]]}
 
 It is meant to stay on in production, so it does with few steps what ``Recorder`` and ``OpenCall`` do with many,
 and does not watch for what a call changes in place without saying so.
@@ -13,7 +13,8 @@ and does not watch for what a call changes in place without saying so.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable
+import threading
+from collections.abc import Collection, Hashable
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,9 +23,10 @@ import torch
 from firstfault.capture import compiled, describe, guard
 from firstfault.capture.in_c import InC, labels
 from firstfault.capture.open_call import OpenCall, Thread, parent_in
-from firstfault.capture.repeats import Layout, Repeats, tells_all
+from firstfault.capture.repeats import Layout, Repeats, all_told
 from firstfault.capture.sites import site_of_caller
 from firstfault.record import codec, schema
+from firstfault.record.shapes import usual_strides
 from firstfault.record.sinks.ring import Ring
 
 if TYPE_CHECKING:
@@ -34,18 +36,53 @@ if TYPE_CHECKING:
 _Where: TypeAlias = "tuple[str, str, str]"
 """Operator, target and site of a call."""
 
+_Shape: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
+"""Sizes and strides."""
+_Extents: TypeAlias = "list[tuple[int, tuple[int, ...]]]"
+"""Of some tensors, by their place."""
+
 _Looks: TypeAlias = "tuple[Hashable, tuple[Any, ...], dict[str, Any]]"
 """What tells the looks of a call apart: operator and place, and the values by position and by keyword."""
 
 
 class _Known:
-    """What one side of a call looks like: its number, and the last segment that describes it."""
+    """What one side of a call looks like: its number, and the last segment that describes it, with which shapes."""
 
-    __slots__ = ("number", "segment")
+    __slots__ = ("in_c", "number", "segment", "shapes")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.segment = 0
+        self.shapes: tuple[_Shape, ...] = ()
+        self.in_c: Any = compiled.crossing.Known(number) if compiled.crossing is not None else None
+
+    def describe(self, tensors: tuple[torch.Tensor, ...], segment: int) -> None:
+        """A segment describes it with these tensors; 0 for none."""
+        self.segment = 0  # nobody refers to it meanwhile
+        self.shapes = tuple(map(_shape, tensors))
+        if self.in_c is not None:
+            self.in_c.describe(tensors, segment)
+        self.segment = segment
+
+
+def _shape(tensor: torch.Tensor) -> _Shape:
+    return tuple(tensor.shape), tensor.stride()
+
+
+def _others(described: tuple[_Shape, ...], tensors: tuple[torch.Tensor, ...]) -> tuple[_Extents, _Extents]:
+    """The sizes of the tensors that have others than those described, and the strides that follow from neither."""
+    shapes: _Extents = []
+    strides: _Extents = []
+    for index, (expected, found) in enumerate(zip(described, map(_shape, tensors), strict=True)):
+        if found != expected:
+            size, stride = found
+            usual = expected[1]
+            if size != expected[0]:
+                shapes.append((index, size))
+                usual = usual_strides(size)
+            if stride != usual:
+                strides.append((index, stride))
+    return shapes, strides
 
 
 class BlackBox(InC):
@@ -56,11 +93,11 @@ class BlackBox(InC):
         self._writer = writer
         self._ring = ring
         self._numbers = itertools.count(1)
-        self._inputs: Repeats[_Known] = Repeats(objects=True)
-        self._outputs: Repeats[_Known] = Repeats(objects=True)
-        self._make_known: Callable[[int], _Known] = _Known
+        self._inputs: Repeats[_Known] = Repeats(objects=True, sizes=True)
+        self._outputs: Repeats[_Known] = Repeats(objects=True, sizes=True)
+        self._describing = threading.Lock()
+        """Of two threads, the shapes that are told of are those of the later description."""
         if compiled.crossing is not None:
-            self._make_known = compiled.crossing.Known
             self._make_box(cursor=ring.cursor)
 
     def begin(
@@ -97,7 +134,7 @@ class BlackBox(InC):
             if self.box is not None:
                 layout = found[0]
                 compared = self._outputs.compared(layout)
-                self.box.keep_output(call.op, result, compared, layout.text)
+                self.box.keep_output(call.op, result, compared, layout.text.in_c)
         else:
             walk = describe.Walk()
             with guard.unseen():
@@ -117,18 +154,23 @@ class BlackBox(InC):
         """Leave the next call that looks so to C."""
         values = (*args, *kwargs.values())
         compared = self._inputs.compared(layout)
-        self.box.keep_inputs(*where, layout.names, values, compared, layout.text)
+        self.box.keep_inputs(*where, layout.names, values, compared, layout.text.in_c)
 
     def _write_short(
         self, record: schema.Call | schema.Return, layout: Layout[_Known], tensors: tuple[torch.Tensor, ...]
     ) -> bool:
         """Write a record by the number of what it looks like, if this segment describes that and has room."""
         known = layout.text
+        segment = known.segment  # before the shapes are looked at: another thread may describe it anew
+        if not segment:
+            return False
         record.layout = known.number
         record.ptrs = describe.addresses(tensors)
-        if self._ring.append(codec.encode(record), known.segment):
+        record.shapes, record.strides = _others(known.shapes, tensors)
+        if self._ring.append(codec.encode(record), segment):
             return True
         record.ptrs = None
+        record.shapes, record.strides = [], []
         return False
 
     def _write_whole(
@@ -140,18 +182,24 @@ class BlackBox(InC):
         walk: describe.Walk,
     ) -> None:
         """Write a record with all that it looks like, under a number if that can be told from others."""
-        known = known or self._new(repeats, looks, walk)
+        tensors = None
+        if not any(item.unreachable is not None for item in walk.found):
+            tensors = all_told(*looks[1:], walk.found)
+        if tensors is None:
+            self._writer.line(codec.encode(record))
+            return
+        known = known or self._new(repeats, looks)
         if known is None:
             self._writer.line(codec.encode(record))
             return
-        record.layout, segment = known.number, self._ring.index
-        written = self._writer.line(codec.encode(record))
-        known.segment = segment if written and segment == self._ring.index else 0  # else it may be in either
+        with self._describing:
+            record.layout, segment = known.number, self._ring.index
+            written = self._writer.line(codec.encode(record))
+            # Else it may be in either.
+            known.describe(tensors, segment if written and segment == self._ring.index else 0)
 
-    def _new(self, repeats: Repeats[_Known], looks: _Looks, walk: describe.Walk) -> _Known | None:
-        if any(item.unreachable is not None for item in walk.found) or not tells_all(*looks[1:], walk.found):
-            return None
-        known = self._make_known(next(self._numbers))
+    def _new(self, repeats: Repeats[_Known], looks: _Looks) -> _Known | None:
+        known = _Known(next(self._numbers))
         return known if repeats.keep(*looks, known) else None
 
 

@@ -12,7 +12,7 @@ import torch
 
 from firstfault.capture import guard, kinds, sites, tensor_words
 
-_INTERFACE = 4
+_INTERFACE = 5
 """Of what is called here: one more whenever that changes, so that what was built before is left alone."""
 
 

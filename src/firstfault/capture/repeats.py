@@ -59,6 +59,7 @@ class Layout(Generic[Text]):
         tensors: picks the tensors among the values.
         distinct: picks them once each.
         again: pairs of values that are one and the same tensor.
+        empty: which of the distinct tensors have no elements.
         others: picks what is no tensor, to be compared with ``values``.
         text: the text of it.
     """
@@ -68,6 +69,7 @@ class Layout(Generic[Text]):
     tensors: _Picked
     distinct: _Picked
     again: tuple[tuple[int, int], ...]
+    empty: tuple[bool, ...]
     others: _Picked
     values: tuple[Any, ...]
     looks_the_same: Callable[..., bool]
@@ -77,13 +79,18 @@ class Layout(Generic[Text]):
 class Repeats(Generic[Text]):
     """The texts of the last layouts of each operator, for one side of its calls."""
 
-    def __init__(self, *, objects: bool = False) -> None:
-        """``objects`` tells whether one that cannot be compared may be written as it was when it was first seen.
+    def __init__(self, *, objects: bool = False, sizes: bool = False) -> None:
+        """Keep none yet.
+
+        Args:
+            objects: whether one that cannot be compared may be written as it was when it was first seen.
+            sizes: whether sizes and strides of tensors are told with each call, so that others look the same.
 
         An engine calls one operator on a hundred layers, so those are looked up by the object; it makes others, such
         as the batch, anew at each step: of those, the first that was seen is written for each.
         """
         self._objects = objects
+        self._sizes = sizes
         self._looked_up_by: dict[tuple[Any, ...], _Picked] = {}
         """By the types of the values: what picks the objects among them that stand for themselves."""
         self._dead: dict[type, int] = {}
@@ -115,13 +122,19 @@ class Repeats(Generic[Text]):
             again = layout.again
             if again and not all(flat[one] is flat[other] for one, other in again):
                 continue
-            if layout.looks_the_same(*tensors) and layout.values == layout.others(flat):
+            if self._is_like(layout, tensors) and layout.values == layout.others(flat):
                 if layout is not layouts[0]:  # a new list: another thread may be going through the old one
                     self._layouts[op] = [layout, *(other for other in layouts if other is not layout)]
                 if op in self._fruitless:
                     del self._fruitless[op]
                 return layout, layout.tensors(flat) if again else tensors
         return None
+
+    def _is_like(self, layout: Layout[Text], tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Whether tensors look as those of a layout do; one without elements is always another."""
+        if self._sizes and tuple([tensor.numel() == 0 for tensor in tensors]) != layout.empty:
+            return False
+        return layout.looks_the_same(*tensors)
 
     def keep(self, op: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], text: Text) -> bool:
         """Remember the text that was written for these values, if all in them can be compared; whether they can."""
@@ -142,10 +155,12 @@ class Repeats(Generic[Text]):
         again = tuple((first[id(flat[index])], index) for index in tensors if first[id(flat[index])] != index)
         distinct = _picker(sorted(first.values()))
         try:
-            same = _guard(distinct(flat))
+            same = _guard(distinct(flat), sizes=not self._sizes)
         except RuntimeError:  # no strides: sparse, nested
             return False
-        layout = Layout(types, tuple(kwargs), _picker(tensors), distinct, again, _picker(others), compared, same, text)
+        empty = tuple(tensor.numel() == 0 for tensor in distinct(flat))
+        pick, rest = _picker(tensors), _picker(others)
+        layout = Layout(types, tuple(kwargs), pick, distinct, again, empty, rest, compared, same, text)
         if len(self._layouts) >= MOST_KEPT:
             self._layouts.clear()
         self._layouts[op] = [layout, *self._layouts.get(op, ())[: MOST_LAYOUTS - 1]]
@@ -234,14 +249,15 @@ _VALUES = (str, float, complex, bytes, dict, set, frozenset, list, tuple, torch.
 """What says nothing by being the same object, or must not be referred to weakly: ``swap_tensors`` refuses those."""
 
 
-def tells_all(args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Found]) -> bool:
-    """Whether the tensors that a walk over these values met are those that a layout picks, in the same order.
+def all_told(args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Found]) -> tuple[torch.Tensor, ...] | None:
+    """The tensors that a layout picks of these values; None if a walk over them met others, or in another order.
 
     Those inside of objects are written as they were when the object was first seen.
     """
-    picked = [value for value in _flat((*args, *kwargs.values()))[0] if type(value) in _PLAIN]
+    picked = tuple(value for value in _flat((*args, *kwargs.values()))[0] if type(value) in _PLAIN)
     met = [item for item in found if not any(isinstance(key, str) for key in item.path[1:])]
-    return len(picked) == len(met) and all(item.given is value for item, value in zip(met, picked, strict=True))
+    same = len(picked) == len(met) and all(item.given is value for item, value in zip(met, picked, strict=True))
+    return picked if same else None
 
 
 def _flat(values: Sequence[Any], depth: int = MOST_DEEP) -> tuple[Sequence[Any], tuple[Any, ...]]:
@@ -274,13 +290,11 @@ def _has_strides(tensor: torch.Tensor) -> bool:
     return tensor.layout is _strided and not tensor.is_nested
 
 
-def _guard(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
-    """What tells whether other tensors look exactly like these; it keeps none of them alive."""
+def _guard(tensors: tuple[torch.Tensor, ...], *, sizes: bool) -> Callable[..., bool]:
+    """What tells whether other tensors look exactly like these, be it in ``sizes`` too; it keeps none of them alive."""
     if not tensors:
         return lambda: True
-    check: Callable[..., bool] = _Guards(
-        *tensors,
-        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
-    ).check
+    shapes = [list(tensor.shape) if sizes else [None] * tensor.dim() for tensor in tensors]
+    strides = [list(tensor.stride()) if sizes else [None] * tensor.dim() for tensor in tensors]
+    check: Callable[..., bool] = _Guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
     return check

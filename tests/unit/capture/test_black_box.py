@@ -133,6 +133,22 @@ def test_each_segment_can_be_read_by_itself(record: Record) -> None:
     assert read[0].n > 1
 
 
+def test_a_batch_that_grows_is_described_once_a_segment(record: Record) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    call = boundary.wrap(lambda x, weight: x.t(), "pkg.op")
+    weight = torch.ones(3, 4)
+    given = [torch.ones(1 + size % 7, 4) for size in range(60)]
+    given += [torch.ones(4, 5).t(), torch.ones(0, 4), torch.ones(1, 4).expand(3, 4), torch.ones(9, 8)[:, ::2]]
+    for x in [*given, *reversed(given)]:
+        call(x, weight)
+    seen = [tensor for made in calls(found) if isinstance(tensor := (made.args or [])[0], schema.Tensor)]
+    whole = [line for line in lines(found) if b'"op"' in line]
+    assert len(whole) <= 4
+    for x, tensor in zip([*given, *reversed(given)], seen, strict=True):
+        expected = (tuple(x.shape), x.stride(), x.is_contiguous(), x.nbytes, x.data_ptr())
+        assert (tensor.shape, tensor.stride, tensor.contiguous, tensor.nbytes, tensor.ptr) == expected
+
+
 def test_calls_nest(record: Record) -> None:
     found = record(3, ring_bytes=RING, text_dest=None)
     inner = boundary.wrap(lambda x: x, "inner")
@@ -211,9 +227,9 @@ def test_what_never_repeats_is_not_kept_each_time(record: Record, monkeypatch: p
     kept: list[int] = []
     real = repeats._guard
 
-    def counted(tensors: tuple[torch.Tensor, ...]) -> Any:
+    def counted(tensors: tuple[torch.Tensor, ...], *, sizes: bool) -> Any:
         kept.append(1)
-        return real(tensors)
+        return real(tensors, sizes=sizes)
 
     monkeypatch.setattr(repeats, "_guard", counted)
     for position in range(200):

@@ -119,18 +119,32 @@ static void put_look(Line *line, const Look *look, const uint64_t *addresses)
         }
         put_number(line, addresses[index]);
     }
-    PUT(line, "]}\n");
+    PUT(line, "]");
+}
+
+#define LONGEST_SHAPES 4096
+
+/* What ends the line of a call: its shapes, where they are not those that are described; 0 where there is no room. */
+static int put_end(Line *line, const Look *look, const Flat *flat)
+{
+    Shape shapes[MOST_VALUES];
+    if (look_shapes(look, flat, shapes) &&
+        !put_shapes(line, look->known->shape, shapes, look->tensors, line->text + LONGEST_SHAPES - 4)) {
+        return 0;
+    }
+    PUT(line, "}\n");
+    return 1;
 }
 
 /* Whether a line of such a look is sure to have room in this segment, which describes the look. */
 static int has_room(const Box *box, const Look *look, size_t more)
 {
     const Cursor *cursor = box->cursor;
-    return cursor->at != NULL && look->known->segment == cursor->segment &&
+    return cursor->at != NULL && look->known->segment == cursor->segment && look->known->tensors == look->tensors &&
            LONGEST_START + LONGEST_ADDRESS * (size_t)look->tensors + more <= cursor->size - cursor->end;
 }
 
-static void write_line(Box *box, const Line *line)
+static void write_text(Box *box, const Line *line)
 {
     cursor_append(box->cursor, line->text, (size_t)(line->end - line->text), box->cursor->segment);
 }
@@ -333,10 +347,11 @@ int call_push(Box *box, Thread *thread, PyObject *op, int is_marked, Call **begu
 }
 
 /* Write that a call begins, of which all is known by now. */
-static int begin_known(Box *box, Thread *thread, const Given *given, Begin *begin, Call **begun)
+static int begin_known(Box *box, Thread *thread, const Given *given, Begin *begin, const Line *end, Call **begun)
 {
     unsigned long long parent;
-    if (!call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
+    if (!has_room(box, begin->look, (size_t)(end->end - end->text)) ||
+        !call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
         return 0;
     }
     char text[LONGEST_SHORT];
@@ -348,7 +363,8 @@ static int begin_known(Box *box, Thread *thread, const Given *given, Begin *begi
     put_place(&line, begin->device, begin->stream);
     PUT_FIELD(&line, "graph", given->graph);
     put_look(&line, begin->look, begin->addresses);
-    write_line(box, &line);
+    write_text(box, &line);
+    write_text(box, end);
     return 1;
 }
 
@@ -444,8 +460,11 @@ static int begin_looked(Box *box, Thread *thread, const Given *given, Begin *beg
     if (begin->look == NULL) {
         return 0;
     }
+    char text[LONGEST_SHAPES];
+    Line end = {text, text};
     look_addresses(begin->look, &begin->flat, begin->addresses);
-    return begin_placed(box, begin) && has_room(box, begin->look, 0) && begin_known(box, thread, given, begin, begun);
+    return begin_placed(box, begin) && has_room(box, begin->look, 0) && put_end(&end, begin->look, &begin->flat) &&
+           begin_known(box, thread, given, begin, &end, begun);
 }
 
 /* Write that a call begins whose values look like those of one before. */
@@ -542,12 +561,37 @@ static PyObject *mutated_of(Call *call)
     return Py_NewRef(box->mutated);
 }
 
+static int return_looked(Call *call, const Return *record, const Look *look, const Flat *flat, PyObject *mutated)
+{
+    Box *box = call->box;
+    char start_text[LONGEST_START], look_text[LONGEST_SHORT], end_text[LONGEST_SHAPES];
+    Line start = {start_text, start_text}, middle = {look_text, look_text}, end = {end_text, end_text};
+    uint64_t addresses[MOST_VALUES];
+    size_t more = mutated == NULL ? 0 : (size_t)PyBytes_GET_SIZE(mutated);
+    if (!has_room(box, look, more) || !put_end(&end, look, flat) ||
+        !has_room(box, look, more + (size_t)(end.end - end.text))) {
+        return 0;
+    }
+    look_addresses(look, flat, addresses);
+    PUT(&start, "{\"type\":\"return\",\"n\":");
+    put_start(&start, call->n, record->t);
+    PUT_FIELD(&start, "tid", call->thread->tid);
+    put_place(&middle, record->device, record->stream);
+    put_look(&middle, look, addresses);
+    write_text(box, &start);
+    if (more > 0) {
+        cursor_append(box->cursor, PyBytes_AS_STRING(mutated), more, box->cursor->segment);
+    }
+    write_text(box, &middle);
+    write_text(box, &end);
+    return 1;
+}
+
 /* Write a return that looks like one before; 0, with nothing done, where it does not. */
 static int return_known(Call *call, PyObject *result, const Return *record)
 {
     Box *box = call->box;
     Flat flat = {.values = 0, .types = 0};
-    uint64_t addresses[MOST_VALUES];
     PyObject *mutated = NULL;
     if (call->mutates != NULL && (mutated = mutated_of(call)) == NULL) {
         return 0;
@@ -557,34 +601,10 @@ static int return_known(Call *call, PyObject *result, const Return *record)
         Py_XDECREF(mutated);
         return 0;
     }
-    size_t more = mutated == NULL ? 0 : (size_t)PyBytes_GET_SIZE(mutated);
     flat_hold(&flat);
     looks_hold(&box->outputs);
     Look *look = look_find(&box->outputs, &where, &flat);
-    int done = look != NULL && has_room(box, look, more);
-    if (done) {
-        look_addresses(look, &flat, addresses);
-        char text[LONGEST_SHORT];
-        Line line = {text, text};
-        PUT(&line, "{\"type\":\"return\",\"n\":");
-        put_start(&line, call->n, record->t);
-        PUT_FIELD(&line, "tid", call->thread->tid);
-        if (more > 0) {
-            char more_text[LONGEST_SHORT];
-            Line rest = {more_text, more_text};
-            put_place(&rest, record->device, record->stream);
-            put_look(&rest, look, addresses);
-            unsigned long segment = box->cursor->segment;
-            cursor_append(box->cursor, line.text, (size_t)(line.end - line.text), segment);
-            cursor_append(box->cursor, PyBytes_AS_STRING(mutated), more, segment);
-            cursor_append(box->cursor, rest.text, (size_t)(rest.end - rest.text), segment);
-        }
-        else {
-            put_place(&line, record->device, record->stream);
-            put_look(&line, look, addresses);
-            write_line(box, &line);
-        }
-    }
+    int done = look != NULL && return_looked(call, record, look, &flat, mutated);
     looks_drop(&box->outputs);
     flat_drop(&flat);
     Py_XDECREF(mutated);

@@ -22,7 +22,7 @@
 #endif
 
 /* What Python expects here, as in compiled.py: another is one that was built from other sources. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 /* As in repeats.py. */
 #define MOST_VALUES 64
@@ -52,13 +52,7 @@ typedef struct {
     unsigned long long last;
 } Counter;
 
-/* What one side of a call looks like: its number, and the last segment that describes it. */
-typedef struct {
-    PyObject_HEAD
-    unsigned long number, segment;
-} Known;
-
-extern PyTypeObject CursorType, AppenderType, CounterType, KnownType;
+extern PyTypeObject CursorType, AppenderType, CounterType;
 long long appender_append(Appender *appender, const char *data, size_t length);
 int cursor_append(Cursor *cursor, const char *data, size_t length, unsigned long segment);
 
@@ -89,7 +83,7 @@ PyObject *sites_use(PyObject *module, PyObject *told);
 
 #define MOST_DIMENSIONS 5 /* as in tensor_words.py */
 #define MOST_KEYS 3
-#define LONGEST_IMAGE (MOST_KEYS + 1 + 2 * MOST_DIMENSIONS)
+#define LONGEST_KIND (MOST_KEYS + 1)
 
 /* What of a tensor may be another at each call. */
 typedef struct {
@@ -104,19 +98,32 @@ typedef struct {
 
 int is_tensor(PyObject *value);
 void tensors_fetch(PyObject *const *values, int count);
-int tensor_image(PyObject *tensor, uint64_t *image);
-int tensor_kind(PyObject *tensor, uint64_t *image);
+int tensor_kind(PyObject *tensor, uint64_t *kind);
+int tensor_is_of(PyObject *tensor, const uint64_t *kind);
 Shape tensor_shape(PyObject *tensor);
-int shape_is(const Shape *shape, const Shape *other);
-int shape_is_contiguous(const Shape *shape);
-uint64_t shape_elements(const Shape *shape);
-int tensor_is_like(PyObject *tensor, const uint64_t *image);
+int tensor_is_shaped(PyObject *tensor, const Shape *shape);
 uint64_t tensor_address(PyObject *tensor, uint64_t itemsize);
 PyObject *torch_use(PyObject *module, PyObject *args, PyObject *kwargs);
 
 State tensor_state(PyObject *tensor);
 uint64_t tensor_storage_bytes(PyObject *tensor);
-int tensor_is_empty(PyObject *tensor);
+
+/* --- shapes.c: sizes and strides */
+
+int shape_is(const Shape *shape, const Shape *other);
+int shape_is_contiguous(const Shape *shape);
+uint64_t shape_elements(const Shape *shape);
+
+/* --- known.c: what one side of a call looks like, in a ring */
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long number, segment; /* of which the last describes it; 0 for none */
+    int tensors;
+    Shape *shape; /* of each of those, as they are described there */
+} Known;
+
+extern PyTypeObject KnownType;
 
 /* --- looks.c: what a call looks like */
 
@@ -153,7 +160,7 @@ struct Look {
     struct Form *form;
     uint64_t hash;
     Known *known;
-    uint16_t tensors, distinct, again, others, images; /* the last in words */
+    uint16_t tensors, distinct, again, others, kinds; /* the last in words */
     uint64_t part[];
 };
 
@@ -168,6 +175,7 @@ PyObject **form_text(Looks *looks, const Where *where);
 Look *look_find(Looks *looks, const Where *where, Flat *flat);
 int look_keep(Looks *looks, const Where *where, Flat *flat, PyObject *compared, Known *known);
 void look_addresses(const Look *look, const Flat *flat, uint64_t *addresses);
+int look_shapes(const Look *look, const Flat *flat, Shape *shapes);
 
 /* --- kinds.c: what the values of a type are; the numbers are kinds.py's */
 

@@ -176,27 +176,3 @@ PyTypeObject CounterType = {
     .tp_methods = counter_methods,
     .tp_members = counter_members,
 };
-
-static int known_init(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    if (kwargs != NULL) {
-        PyErr_SetString(PyExc_TypeError, "Known takes its number alone");
-        return -1;
-    }
-    return PyArg_ParseTuple(args, "k", &((Known *)self)->number) ? 0 : -1;
-}
-
-static PyMemberDef known_members[] = {
-    {"number", T_ULONG, offsetof(Known, number), READONLY, NULL},
-    {"segment", T_ULONG, offsetof(Known, segment), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-PyTypeObject KnownType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firstfault.capture._crossing.Known",
-    .tp_basicsize = sizeof(Known),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_init = known_init,
-    .tp_members = known_members,
-};

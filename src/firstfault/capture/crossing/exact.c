@@ -11,7 +11,6 @@
 
 #define LONGEST_PLACES 64 /* of a tensor: its storage, offset and version */
 #define LONGEST_SCALAR 48 /* its index, and what is no string */
-#define LONGEST_SHAPE (24 + 21 * (1 + MOST_DIMENSIONS))
 
 /* --- the tail of a line: what it says of its values */
 
@@ -67,73 +66,6 @@ static void put_versions(Line *line, const Walk *walk)
     if (count > 0) {
         PUT(line, "]");
     }
-}
-
-static void put_extents(Line *line, int index, uint64_t dimensions, const uint64_t *extents)
-{
-    PUT(line, "[");
-    put_number(line, (uint64_t)index);
-    PUT(line, ",[");
-    for (uint64_t at = 0; at < dimensions; at++) {
-        if (at > 0) {
-            PUT(line, ",");
-        }
-        put_number(line, extents[at]);
-    }
-    PUT(line, "]]");
-}
-
-/* The strides that a tensor of such sizes has where nobody says otherwise. */
-static Shape usual(const Shape *shape)
-{
-    Shape found = *shape;
-    uint64_t step = 1;
-    for (uint64_t index = shape->dimensions; index-- > 0;) {
-        found.stride[index] = step;
-        step *= shape->size[index] > 1 ? shape->size[index] : 1;
-    }
-    return found;
-}
-
-/* Whether a tensor has other sizes than in the description, or strides that follow neither from that nor from those. */
-static int is_other(const Shape *shape, const Shape *described, int of_strides)
-{
-    size_t bytes = shape->dimensions * sizeof *shape->size;
-    int has_sizes = memcmp(shape->size, described->size, bytes) == 0;
-    if (!of_strides) {
-        return !has_sizes;
-    }
-    Shape expected = has_sizes ? *described : usual(shape);
-    return memcmp(shape->stride, expected.stride, bytes) != 0;
-}
-
-/* The sizes, or the strides, of the tensors that have others; 0 where there is no room. */
-static int put_shapes(Line *line, const Layout *layout, const Walk *walk, int of_strides, const char *limit)
-{
-    int count = 0;
-    for (int index = 0; index < walk->tensors; index++) {
-        const Shape *shape = &walk->shape[index];
-        if (!is_other(shape, &layout->shape[index], of_strides)) {
-            continue;
-        }
-        if (limit - line->end < LONGEST_SHAPE) {
-            return 0;
-        }
-        if (count++ > 0) {
-            PUT(line, ",");
-        }
-        else if (of_strides) {
-            PUT(line, ",\"strides\":[");
-        }
-        else {
-            PUT(line, ",\"shapes\":[");
-        }
-        put_extents(line, index, shape->dimensions, of_strides ? shape->stride : shape->size);
-    }
-    if (count > 0) {
-        PUT(line, "]");
-    }
-    return 1;
 }
 
 /* Whether a plain value is printed as another is: True is not 1, nor 0.0 -0.0. */
@@ -251,7 +183,7 @@ static char *put_tail(Walk *walk, const Layout *layout)
     put_offsets(&line, walk);
     put_versions(&line, walk);
     const char *limit = walk->line + sizeof walk->line - 4;
-    if (!put_shapes(&line, layout, walk, 0, limit) || !put_shapes(&line, layout, walk, 1, limit) ||
+    if (!put_shapes(&line, layout->shape, walk->shape, walk->tensors, limit) ||
         !put_scalars(&line, layout, walk, limit)) {
         return NULL;
     }

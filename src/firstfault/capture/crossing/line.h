@@ -10,6 +10,7 @@
 #define LONGEST_TEXT 1024 /* of the names in a line, which then has no addresses */
 #define LONGEST_ADDRESS 21
 #define LONGEST_SHORT (LONGEST_START + LONGEST_ADDRESS * MOST_VALUES)
+#define LONGEST_SHAPE (24 + 21 * (1 + MOST_DIMENSIONS)) /* sizes or strides of a tensor */
 
 /* What is written of a line so far, in memory that is known to have room for all of it. */
 typedef struct {
@@ -71,5 +72,7 @@ static inline void put_bytes(Line *line, PyObject *bytes)
 {
     put(line, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
 }
+
+int put_shapes(Line *line, const Shape *described, const Shape *shapes, int tensors, const char *limit);
 
 #endif

@@ -164,12 +164,12 @@ static int is_like(PyObject *wanted, PyObject *value)
  * places: of the distinct tensors, of the other values, and of pairs of values that are one and the same tensor; then
  *     of all tensors, and the size of an item of each
  * others: a weak reference to what a value must be, Ellipsis for anything, or what it must be equal to
- * images: of the distinct tensors
+ * kinds: of the distinct tensors
  */
 typedef struct {
     uint8_t *distinct, *others, *again, *tensors, *sizes;
     PyObject **other;
-    uint64_t *image;
+    uint64_t *kind;
 } Parts;
 
 static size_t places_of(const Look *look)
@@ -186,7 +186,7 @@ static Parts look_parts(const Look *look)
     parts.tensors = parts.again + 2 * look->again;
     parts.sizes = parts.tensors + look->tensors;
     parts.other = (PyObject **)(uintptr_t)(look->part + places_of(look));
-    parts.image = (uint64_t *)(uintptr_t)(look->part + places_of(look) + look->others);
+    parts.kind = (uint64_t *)(uintptr_t)(look->part + places_of(look) + look->others);
     return parts;
 }
 
@@ -201,11 +201,11 @@ static int matches(const Look *look, const Flat *flat)
         }
     }
     for (int index = 0; index < look->distinct; index++) {
-        int words = tensor_is_like(flat->value[parts.distinct[index]], parts.image);
+        int words = tensor_is_of(flat->value[parts.distinct[index]], parts.kind);
         if (words == 0) {
             return 0;
         }
-        parts.image += words;
+        parts.kind += words;
     }
     for (int index = 0; index < look->again; index++) {
         if (flat->value[parts.again[2 * index]] != flat->value[parts.again[2 * index + 1]]) {
@@ -258,6 +258,24 @@ void look_addresses(const Look *look, const Flat *flat, uint64_t *addresses)
     for (int index = 0; index < look->tensors; index++) {
         addresses[index] = tensor_address(flat->value[parts.tensors[index]], parts.sizes[index]);
     }
+}
+
+/* The shapes of the tensors of a call; 0, with nothing told, where all are those that are described. */
+int look_shapes(const Look *look, const Flat *flat, Shape *shapes)
+{
+    Parts parts = look_parts(look);
+    const Shape *described = look->known->shape;
+    int index = 0;
+    while (index < look->tensors && tensor_is_shaped(flat->value[parts.tensors[index]], &described[index])) {
+        index++;
+    }
+    if (index == look->tensors) {
+        return 0;
+    }
+    for (index = 0; index < look->tensors; index++) {
+        shapes[index] = tensor_shape(flat->value[parts.tensors[index]]);
+    }
+    return 1;
 }
 
 /* --- keeping */
@@ -389,7 +407,7 @@ static Form *form_make(Looks *looks, const Where *where, const Flat *flat, uint6
 typedef struct {
     Look head;
     uint8_t distinct[MOST_VALUES], others[MOST_VALUES], again[2 * MOST_VALUES], tensors[MOST_VALUES], sizes[MOST_VALUES];
-    uint64_t image[MOST_VALUES * LONGEST_IMAGE];
+    uint64_t kind[MOST_VALUES * LONGEST_KIND];
 } Draft;
 
 static int item_size(PyObject *tensor)
@@ -417,8 +435,8 @@ static int draft_tensor(Draft *draft, const Flat *flat, int index)
         return 1;
     }
     draft->distinct[head->distinct++] = (uint8_t)index;
-    int words = tensor_image(flat->value[index], draft->image + head->images);
-    head->images = (uint16_t)(head->images + words);
+    int words = tensor_kind(flat->value[index], draft->kind + head->kinds);
+    head->kinds = (uint16_t)(head->kinds + words);
     return size > 0 && words > 0;
 }
 
@@ -439,7 +457,7 @@ static int draft_values(Draft *draft, const Flat *flat)
 static Look *look_make(const Draft *draft, PyObject *compared, Known *known)
 {
     const Look *head = &draft->head;
-    size_t parts_size = (places_of(head) + head->others + head->images) * sizeof(uint64_t);
+    size_t parts_size = (places_of(head) + head->others + head->kinds) * sizeof(uint64_t);
     Look *look = PyMem_Calloc(1, sizeof(Look) + parts_size);
     if (look == NULL) {
         PyErr_NoMemory();
@@ -452,7 +470,7 @@ static Look *look_make(const Draft *draft, PyObject *compared, Known *known)
     memcpy(parts.again, draft->again, 2u * look->again);
     memcpy(parts.tensors, draft->tensors, look->tensors);
     memcpy(parts.sizes, draft->sizes, look->tensors);
-    memcpy(parts.image, draft->image, look->images * sizeof(uint64_t));
+    memcpy(parts.kind, draft->kind, look->kinds * sizeof(uint64_t));
     for (int index = 0; index < look->others; index++) {
         parts.other[index] = Py_NewRef(PyList_GET_ITEM(compared, index));
     }

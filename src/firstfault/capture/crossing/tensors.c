@@ -45,35 +45,49 @@ static int keeps_gradient(PyObject *tensor, const uint64_t *read)
     return keeps;
 }
 
+static uint64_t last_of_kind(const uint64_t *read, int keeps)
+{
+    uint64_t is_empty = 0;
+    for (uint64_t index = 0; index < read[first.sizes]; index++) {
+        is_empty |= read[first.sizes + 1 + index] == 0;
+    }
+    return read[first.sizes] << 2 | is_empty << 1 | (uint64_t)keeps;
+}
+
 /* How many words tell what a tensor looks like but for its sizes and strides, and those; 0 where it has too many
  * dimensions or cannot be asked. */
-int tensor_kind(PyObject *tensor, uint64_t *image)
+int tensor_kind(PyObject *tensor, uint64_t *kind)
 {
     const uint64_t *read = words_of(tensor);
-    uint64_t dimensions = read[first.sizes];
-    int keeps = dimensions <= MOST_DIMENSIONS ? keeps_gradient(tensor, read) : -1;
+    int keeps = read[first.sizes] <= MOST_DIMENSIONS ? keeps_gradient(tensor, read) : -1;
     if (keeps < 0) {
         return 0;
     }
     int count = 0;
     for (int at = first.first; at <= first.last; at++) {
-        image[count] = read[at] & masks[count];
+        kind[count] = read[at] & masks[count];
         count++;
     }
-    image[count++] = dimensions << 1 | (uint64_t)keeps;
+    kind[count++] = last_of_kind(read, keeps);
     return count;
 }
 
-/* The same, with sizes and strides. */
-int tensor_image(PyObject *tensor, uint64_t *image)
+/* How many words of a kind a tensor matches: all, or 0. */
+int tensor_is_of(PyObject *tensor, const uint64_t *kind)
 {
     const uint64_t *read = words_of(tensor);
-    int count = tensor_kind(tensor, image);
-    for (uint64_t index = 0; count > 0 && index < read[first.sizes]; index++) {
-        image[count++] = read[first.sizes + 1 + index];
-        image[count++] = read[first.strides + index];
+    int count = 0;
+    for (int at = first.first; at <= first.last; at++) {
+        if (kind[count] != (read[at] & masks[count])) { /* first: another kind of tensor may keep the rest elsewhere */
+            return 0;
+        }
+        count++;
     }
-    return count;
+    if (read[first.sizes] != kind[count] >> 2) {
+        return 0;
+    }
+    int keeps = keeps_gradient(tensor, read);
+    return keeps >= 0 && kind[count] == last_of_kind(read, keeps) ? count + 1 : 0;
 }
 
 /* The sizes and strides of a tensor of which the kind could be told. */
@@ -86,62 +100,16 @@ Shape tensor_shape(PyObject *tensor)
     return shape;
 }
 
-int shape_is(const Shape *shape, const Shape *other)
-{
-    size_t bytes = shape->dimensions * sizeof *shape->size;
-    return shape->dimensions == other->dimensions && memcmp(shape->size, other->size, bytes) == 0 &&
-           memcmp(shape->stride, other->stride, bytes) == 0;
-}
-
-/* As torch has it: the strides of dimensions of one element do not matter, and nothing does where there are none. */
-int shape_is_contiguous(const Shape *shape)
-{
-    uint64_t expected = 1;
-    int is_contiguous = 1;
-    for (uint64_t index = shape->dimensions; index-- > 0;) {
-        if (shape->size[index] != 1) {
-            is_contiguous &= shape->stride[index] == expected;
-            expected *= shape->size[index];
-        }
-    }
-    return is_contiguous || expected == 0;
-}
-
-uint64_t shape_elements(const Shape *shape)
-{
-    uint64_t count = 1;
-    for (uint64_t index = 0; index < shape->dimensions; index++) {
-        count *= shape->size[index];
-    }
-    return count;
-}
-
-/* How many words of an image a tensor matches: all, or 0. */
-int tensor_is_like(PyObject *tensor, const uint64_t *image)
+/* Whether such a tensor has those sizes and strides. */
+int tensor_is_shaped(PyObject *tensor, const Shape *shape)
 {
     const uint64_t *read = words_of(tensor);
-    int count = 0;
-    for (int at = first.first; at <= first.last; at++) {
-        if (image[count] != (read[at] & masks[count])) { /* first: another kind of tensor may keep the rest elsewhere */
-            return 0;
-        }
-        count++;
-    }
-    uint64_t dimensions = read[first.sizes];
-    if (image[count] >> 1 != dimensions) {
-        return 0;
-    }
-    int keeps = (int)(image[count++] & 1);
-    for (uint64_t index = 0; index < dimensions; index++) {
-        if (image[count] != read[first.sizes + 1 + index] || image[count + 1] != read[first.strides + index]) {
-            return 0;
-        }
-        count += 2;
-    }
-    return keeps_gradient(tensor, read) == keeps ? count : 0;
+    size_t bytes = shape->dimensions * sizeof *shape->size;
+    return memcmp(shape->size, read + first.sizes + 1, bytes) == 0 &&
+           memcmp(shape->stride, read + first.strides, bytes) == 0;
 }
 
-/* Where a tensor begins that is like one of an image; 0 for one without memory. */
+/* Where a tensor begins of which the kind is known; 0 for one without memory. */
 uint64_t tensor_address(PyObject *tensor, uint64_t itemsize)
 {
     const uint64_t *read = words_of(tensor);
@@ -167,18 +135,6 @@ uint64_t tensor_storage_bytes(PyObject *tensor)
 {
     const uint64_t *storage = (const uint64_t *)(uintptr_t)words_of(tensor)[first.storage];
     return storage == NULL ? 0 : storage[first.nbytes];
-}
-
-/* Whether a tensor has no elements. */
-int tensor_is_empty(PyObject *tensor)
-{
-    const uint64_t *read = words_of(tensor);
-    for (uint64_t index = 0; index < read[first.sizes] && index < MOST_DIMENSIONS; index++) {
-        if (read[first.sizes + 1 + index] == 0) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 #define WORDS 12

@@ -104,21 +104,24 @@ static int is_of_plain_type(PyObject *value)
 
 static int add_tensor(Walk *walk, PyObject *tensor)
 {
-    if (walk->tensors == MOST_TENSORS || walk->words + 2 + LONGEST_IMAGE > MOST_WORDS) {
+    if (walk->tensors == MOST_TENSORS || walk->words + 2 + LONGEST_KIND > MOST_WORDS) {
         return 0;
     }
     uint64_t *start = walk->word + walk->words;
     int words = tensor_kind(tensor, start + 2);
     State state = tensor_state(tensor);
-    uint64_t is_empty = (uint64_t)tensor_is_empty(tensor);
-    if (words == 0 || (state.offset != 0 && (state.storage == 0 || is_empty))) {
+    Shape *shape = &walk->shape[walk->tensors];
+    if (words == 0) {
+        return 0;
+    }
+    *shape = tensor_shape(tensor);
+    if (state.offset != 0 && (state.storage == 0 || shape_elements(shape) == 0)) {
         return 0; /* where such a tensor begins does not follow from its storage and its size */
     }
     start[0] = TENSOR;
-    start[1] = state.has_version | is_empty << 1;
+    start[1] = state.has_version;
     walk->words += 2 + words;
     walk->state[walk->tensors] = state;
-    walk->shape[walk->tensors] = tensor_shape(tensor);
     walk->tensor[walk->tensors++] = Py_NewRef(tensor);
     return 1;
 }

@@ -16,6 +16,7 @@ from firstfault.read.events import Problems
 from firstfault.read.formats.values import elements
 from firstfault.read.tensors import replaced
 from firstfault.record import codec, schema
+from firstfault.record.shapes import is_contiguous, usual_strides
 
 NOT_THERE = "[unavailable: not in the statistics page]"
 _MOST_BYTES = 2**63 - 1
@@ -89,17 +90,52 @@ def _filler(record: schema.Call | schema.Return) -> Callable[[schema.Value], sch
     """What gives the values of a call, one after the other, from those that its description has in their place."""
     if record.storages is not None:
         return _Whole(record, record.storages).filled
-    ptrs = iter(record.ptrs or ())
-    return lambda value: _moved(value, ptrs)
+    return _Moved(record, record.ptrs or []).filled
 
 
-def _moved(value: schema.Value, ptrs: Iterator[int]) -> schema.Value:
-    """A value whose tensors lie at the next of ``ptrs``; their place in a storage and their version are not kept."""
-    if isinstance(value, schema.Tensor):
-        return msgspec.structs.replace(value, ptr=next(ptrs, 0), offset=0, storage=0, version=None)
-    if isinstance(value, schema.Sequence):
-        return msgspec.structs.replace(value, items=[_moved(item, ptrs) for item in value.items])
-    return value
+class _Shapes:
+    """The sizes and strides of the tensors of a call, which are to be given in their order."""
+
+    def __init__(self, record: schema.Call | schema.Return) -> None:
+        self._indices = itertools.count()
+        self._shapes = dict(record.shapes)
+        self._strides = dict(record.strides)
+
+    def set(self, tensor: schema.Tensor) -> None:
+        """Give the next tensor, which has those of its description, its own."""
+        index = next(self._indices)
+        shape, strides = self._shapes.get(index), self._strides.get(index)
+        if shape is None and strides is None:
+            return
+        itemsize = _itemsize(tensor)
+        if shape is not None:
+            tensor.shape, tensor.stride = shape, usual_strides(shape)
+            tensor.nbytes = min(elements(shape) * itemsize, _MOST_BYTES)
+        if strides is not None:
+            tensor.stride = strides
+        tensor.contiguous = is_contiguous(tensor.shape, tensor.stride or ())
+
+
+def _itemsize(tensor: schema.Tensor) -> int:
+    return tensor.nbytes // max(1, elements(tensor.shape))
+
+
+class _Moved:
+    """The values of a call of a ring, whose tensors lie elsewhere; values are to be given in their order."""
+
+    def __init__(self, record: schema.Call | schema.Return, ptrs: list[int]) -> None:
+        self._ptrs = iter(ptrs)
+        self._shapes = _Shapes(record)
+
+    def filled(self, value: schema.Value) -> schema.Value:
+        """A value as the call had it; where its tensors lie in a storage and their versions are not kept."""
+        if isinstance(value, schema.Tensor):
+            moved = msgspec.structs.replace(value, ptr=next(self._ptrs, 0), offset=0, storage=0, version=None)
+            self._shapes.set(moved)
+            return moved
+        if isinstance(value, schema.Sequence):
+            return msgspec.structs.replace(value, items=[self.filled(item) for item in value.items])
+        return value
 
 
 class _Whole:
@@ -109,9 +145,7 @@ class _Whole:
         self._storages = iter(storages)
         self._offsets = iter(record.offsets or ())
         self._versions = iter(record.versions)
-        self._indices = itertools.count()
-        self._shapes = dict(record.shapes)
-        self._strides = dict(record.strides)
+        self._shapes = _Shapes(record)
         self._scalars = dict(record.scalars)
         self._tokens = iter(itertools.count(record.token) if record.token else ())
         self._met = 0
@@ -132,10 +166,9 @@ class _Whole:
         return self._scalars.get(place, value)
 
     def _tensor(self, value: schema.Tensor) -> schema.Tensor:
-        index = next(self._indices)
         storage, offset = next(self._storages, 0), next(self._offsets, 0)
         version = next(self._versions, None) if value.version is not None else None
-        itemsize = value.nbytes // max(1, elements(value.shape))
+        itemsize = _itemsize(value)
         moved = msgspec.structs.replace(
             value,
             ptr=storage + offset * itemsize if storage else 0,
@@ -143,31 +176,8 @@ class _Whole:
             storage=storage,
             version=version,
         )
-        if index in self._shapes or index in self._strides:
-            moved.shape = self._shapes.get(index, value.shape)
-            usual = _usual(moved.shape) if index in self._shapes else value.stride
-            moved.stride = self._strides.get(index, usual)
-            moved.nbytes = min(elements(moved.shape) * itemsize, _MOST_BYTES)
-            moved.contiguous = _is_contiguous(moved.shape, moved.stride or ())
+        self._shapes.set(moved)
         if value.token or value.min is not None:  # read by the device, or on the host, of the call that is described
             moved.token, moved.statistics = next(self._tokens, 0), value.statistics or NOT_THERE
             moved.min = moved.max = moved.mean = moved.nan_count = moved.inf_count = None
         return moved
-
-
-def _usual(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a new tensor."""
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.append(strides[-1] * max(size, 1))
-    return tuple(reversed(strides)) if shape else ()
-
-
-def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """As torch has it: strides of dimensions of one element do not matter, and none where there are no elements."""
-    expected = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=False):
-        if size != 1 and stride != expected and 0 not in shape:
-            return False
-        expected *= size
-    return True
