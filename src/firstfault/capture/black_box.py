@@ -96,7 +96,7 @@ class BlackBox(InC):
         self._inputs: Repeats[_Known] = Repeats(objects=True, sizes=True)
         self._outputs: Repeats[_Known] = Repeats(objects=True, sizes=True)
         self._describing = threading.Lock()
-        """Of two threads, the shapes that are told of are those of the later description."""
+        """In a segment there is one description of a look: what is told of others is how they differ from that."""
         if compiled.crossing is not None:
             self._make_box(cursor=ring.cursor)
 
@@ -161,7 +161,7 @@ class BlackBox(InC):
     ) -> bool:
         """Write a record by the number of what it looks like, if this segment describes that and has room."""
         known = layout.text
-        segment = known.segment  # before the shapes are looked at: another thread may describe it anew
+        segment = known.segment  # before the shapes are looked at: another thread may describe it anew in the next
         if not segment:
             return False
         record.layout = known.number
@@ -193,7 +193,11 @@ class BlackBox(InC):
             self._writer.line(codec.encode(record))
             return
         with self._describing:
-            record.layout, segment = known.number, self._ring.index
+            segment = self._ring.index
+            if known.segment == segment:  # by another thread, and calls refer to that
+                self._writer.line(codec.encode(record))
+                return
+            record.layout = known.number
             written = self._writer.line(codec.encode(record))
             # Else it may be in either.
             known.describe(tensors, segment if written and segment == self._ring.index else 0)

@@ -20,8 +20,9 @@ from firstfault.capture.deferred_stats import DeferredStatistics
 from firstfault.capture.describe import Found
 from firstfault.record.statistics_page import FLOATING, INTEGER
 
-_READING = struct.Struct("<22q")
+_READING = struct.Struct("<23q")
 """As ``Reading`` in ``readings.c``."""
+_HOST = -1
 _FOLLOWS = (0,) * 4
 """What C finds out of a contiguous tensor."""
 _NO_REQUEST = (0,) * 12
@@ -90,7 +91,7 @@ class ByDevice:
             elif item.described.min is not None:
                 if page is None or not is_quick(item):
                     return None
-                readings += _packed_on_host(index, item.tensor)
+                readings += _packed_on_host(index, item.tensor, most)
             elif item.described.statistics == stats.too_large(most) and index < _MOST_FIXED:
                 fixed += bytes((index,))
             elif item.described.statistics not in (None, stats.EMPTY):
@@ -109,6 +110,7 @@ def is_quick(item: Found) -> bool:
         and not deferred_stats.lies_there(tensor)
         and item.described.contiguous
         and tensor.device.type == "cpu"
+        and not tensor.is_neg()
         and tensor.numel() <= MOST_ON_HOST
     )
 
@@ -121,11 +123,11 @@ def _packed(index: int, item: Found, reader: device_stats.Reader, most_bytes: in
     most_parts = min(reader.most_parts(tensor.get_device()), device_stats.MOST_PARTS)
     number, *values = plan.values
     reach = stats.reach(tensor, contiguous=item.described.contiguous)
-    limits = (most_bytes, most_parts)
-    return _READING.pack(index, tensor.itemsize, *limits, number, address & 15, reach, *values, *plan.words)
+    place = (index, deferred_stats.device_of(tensor), tensor.itemsize, most_bytes, most_parts)
+    return _READING.pack(*place, number, address & 15, reach, *values, *plan.words)
 
 
-def _packed_on_host(index: int, tensor: torch.Tensor) -> bytes:
+def _packed_on_host(index: int, tensor: torch.Tensor, most_bytes: int) -> bytes:
     number = FLOATING if tensor.dtype.is_floating_point else INTEGER
-    limits = (MOST_ON_HOST * tensor.itemsize, 0)
-    return _READING.pack(index, tensor.itemsize, *limits, number, *_FOLLOWS, _ON_HOST[tensor.dtype], *_NO_REQUEST)
+    place = (index, _HOST, tensor.itemsize, min(MOST_ON_HOST * tensor.itemsize, most_bytes), 0)
+    return _READING.pack(*place, number, *_FOLLOWS, _ON_HOST[tensor.dtype], *_NO_REQUEST)

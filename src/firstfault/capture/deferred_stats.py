@@ -17,7 +17,8 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +95,7 @@ class EntriesLeft:
         self.next = 0
         self._end = 0
         self._token = 1
+        self._launching = threading.Lock()
 
     def take(self, count: int) -> tuple[int, int] | None:
         """The first of ``count`` entries next to each other, and its token; None where there are fewer."""
@@ -108,6 +110,14 @@ class EntriesLeft:
         """Have entries from ``first`` to before ``end`` from now on; the next of those until now."""
         left, self.next, self._end = self.next, first, end
         return left
+
+    def begin_launch(self) -> None:
+        """Let nobody else launch: a copied request is the launch's that follows."""
+        self._launching.acquire()
+
+    def end_launch(self) -> None:
+        """Let others launch."""
+        self._launching.release()
 
 
 class _Watched(NamedTuple):
@@ -212,11 +222,19 @@ class DeferredStatistics:
         """Enqueue the reading of what was asked for. A dead context takes none: that stays pending, as it is."""
         for lane, place, kernel, grid, first in launches:
             requests = first * device_stats.REQUEST.size
-            with self._lock:
+            with self._lock, self._launch_alone():
                 at = (self._requests + requests, self._requests_host + requests)
                 asked = self.reader.asked(lane, at, grid, place[1])
                 arguments = self._arguments.set(asked, lane.scratch)
                 self.reader.driver.launch(kernel, grid, place[1], arguments)
+
+    @contextmanager
+    def _launch_alone(self) -> Iterator[None]:
+        self._entries.begin_launch()
+        try:
+            yield
+        finally:
+            self._entries.end_launch()
 
     def wait(self, launches: list[Launch]) -> None:
         """Wait for what was enqueued."""
@@ -393,6 +411,11 @@ class DeferredStatistics:
 def lies_there(tensor: torch.Tensor) -> bool:
     """Whether the device can read a tensor."""
     return bool(tensor.is_cuda)
+
+
+def device_of(tensor: torch.Tensor) -> int:
+    """The number of the device that a tensor lies on."""
+    return tensor.get_device()
 
 
 def _leave(wanted: list[tuple[Found, device_stats.Request]], reason: str) -> None:

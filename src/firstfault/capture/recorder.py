@@ -108,7 +108,7 @@ class Recorder:
             if compiled.crossing is not None and self.text is None and isinstance(sink, Segments):
                 if chosen.level == Level.NAMES:
                     self.in_c = NamedCalls(self, self._record, sink)
-                elif chosen.level == Level.METADATA or chosen.may_defer_statistics:
+                elif chosen.level == Level.METADATA or (chosen.may_defer_statistics and not chosen.stop_on_nan):
                     self.in_c = self._metadata = Metadata(self, self._record, sink)
             if isinstance(sink, Ring) and self.text is None and chosen.level == Level.METADATA:
                 self.short = self.in_c = BlackBox(self, self._record, sink)

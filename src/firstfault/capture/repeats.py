@@ -2,8 +2,9 @@
 
 A serving loop repeats its layouts, and describing each anew at every step is most of what a text log costs at
 level 3. Whether tensors look as they did is asked of torch's own guards, those of ``torch.compile``: one call
-that compares class, dispatch keys, dtype, device, shape, stride and ``requires_grad`` of all of them (1.5 µs
-for two tensors, where reading those one by one takes 9), and that no mode or trace of the program sees.
+that compares class, dispatch keys, dtype, device, ``requires_grad`` and, where those are not told with each call, shape
+and stride of all of them (1.5 µs for two tensors, where reading those one by one takes 9), and that no mode or trace of
+the program sees.
 """
 
 from __future__ import annotations

@@ -76,7 +76,9 @@ def too_large(most: int) -> str:
 def _bytes_read(item: Found) -> int:
     """How much of memory a tensor's values take: of an expanded one less than it has elements."""
     described = item.described
-    return described.nbytes if described.stride is None else min(described.nbytes, storage_bytes_needed(item.tensor))
+    if described.stride is None:
+        return described.nbytes
+    return min(described.nbytes, reach(item.tensor, contiguous=described.contiguous))
 
 
 def fill(described: schema.Tensor, found: Statistics | str) -> None:

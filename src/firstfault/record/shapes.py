@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_MOST = 2**63 - 1
+"""Of a stride: what is beyond it is no tensor's, and a hostile line could have it grow without end."""
+
 
 def usual_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a new tensor, in elements."""
@@ -9,7 +12,7 @@ def usual_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step = min(step * max(size, 1), _MOST)
     return tuple(reversed(strides))
 
 
@@ -19,5 +22,5 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     for size, stride in zip(reversed(shape), reversed(strides), strict=False):
         if size != 1 and stride != step and 0 not in shape:
             return False
-        step *= size
+        step = min(step * size, _MOST)
     return True

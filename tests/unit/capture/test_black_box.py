@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,44 @@ def test_a_batch_that_grows_is_described_once_a_segment(record: Record) -> None:
     for x, tensor in zip([*given, *reversed(given)], seen, strict=True):
         expected = (tuple(x.shape), x.stride(), x.is_contiguous(), x.nbytes, x.data_ptr())
         assert (tensor.shape, tensor.stride, tensor.contiguous, tensor.nbytes, tensor.ptr) == expected
+
+
+def test_two_threads_that_describe_a_look_at_once(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = record(3, ring_bytes=RING, text_dest=None)
+    wrapped = boundary.wrap(lambda x: None, "act", is_method=False)
+
+    def act(x: torch.Tensor) -> None:
+        wrapped(x)
+
+    boundary.wrap(lambda: None, "first")()
+    assert recorder._current is not None
+    writer: Any = recorder._current.short and recorder._current.short._writer  # type: ignore[union-attr]
+    plain = writer.line
+    described, over = threading.Event(), threading.Event()
+    second = threading.Thread(target=act, args=(torch.ones(7, 3),), name="second")
+
+    def line(data: bytes) -> Any:
+        mine = b'"call"' in data and b'"act"' in data
+        if mine and threading.current_thread().name == "one":  # the other finds the look, which no segment describes
+            second.start()
+            second.join(0.3)
+        written = plain(data)
+        if mine and threading.current_thread() is second:
+            described.set()
+            over.wait(5)
+        return written
+
+    monkeypatch.setattr(writer, "line", line)
+    one = threading.Thread(target=act, args=(torch.ones(4, 3),), name="one")
+    one.start()
+    one.join()
+    assert described.wait(5)
+    act(torch.ones(4, 3))
+    act(torch.ones(4, 3))
+    over.set()
+    second.join()
+    seen = [tensor.shape for call in calls(found) for tensor in call.args or [] if isinstance(tensor, schema.Tensor)]
+    assert sorted(seen) == [(4, 3)] * 3 + [(7, 3)]
 
 
 def test_calls_nest(record: Record) -> None:

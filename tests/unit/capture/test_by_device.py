@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -108,16 +110,17 @@ class ReadingDevice(SlowDevice):
 class Reads:
     """What is recorded of calls whose tensors the device reads."""
 
-    def __init__(self, found: Recording, device: ReadingDevice, page: DeferredStatistics) -> None:
-        self.found, self.device, self.page = found, device, page
+    def __init__(self, found: Recording, device: ReadingDevice, page: DeferredStatistics, markers: FakeDriver) -> None:
+        self.found, self.device, self.page, self.markers = found, device, page, markers
 
     @property
     def here(self) -> int:
         """Sides of calls that C has written."""
-        return self._box.here  # type: ignore[no-any-return]
+        return self.box.here  # type: ignore[no-any-return]
 
     @property
-    def _box(self) -> Any:
+    def box(self) -> Any:
+        """The state of the recorder in C."""
         assert recorder._current is not None
         assert recorder._current.in_c is not None
         return recorder._current.in_c.box
@@ -126,6 +129,7 @@ class Reads:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> ReadingDevice:
     monkeypatch.setattr(deferred_stats, "lies_there", lambda tensor: True)
+    monkeypatch.setattr(deferred_stats, "device_of", lambda tensor: 0)
     monkeypatch.setattr(deferred_stats, "SETTLE_SECONDS", 0.01)
     return ReadingDevice()
 
@@ -146,13 +150,14 @@ def open_reads(record: Record, tmp_path: Path, device: ReadingDevice, monkeypatc
         running = recorder._current
         assert running is not None
         (folder,) = found.folder.iterdir()
-        running.use_markers(progress.Markers(tmp_path / f"page-{next(pages)}", folder, FakeDriver()))
+        markers = FakeDriver()
+        running.use_markers(progress.Markers(tmp_path / f"page-{next(pages)}", folder, markers))
         reader = Reader(device)
         monkeypatch.setattr(reader, "most_parts", lambda place: 8)
         page = DeferredStatistics(folder, reader)
-        if running.values is not None:
+        if running.values is not None and running.in_c is not None:
             read_by(running.values, page, waits=waits)
-        return Reads(found, device, page)
+        return Reads(found, device, page, markers)
 
     return opened
 
@@ -545,6 +550,205 @@ def test_dense_tensors_are_read_as_python_has_them_read(
     asked = {(address, words[2] * (8192 // dtype.itemsize) + words[3]): words for address, *words in reads.device.asked}
     assert len(asked) >= min(1, len([size for size, _ in places if size]) - 1)
     assert {key: tuple(words) for key, words in asked.items()} == {key: plans[key] for key in asked}
+
+
+def test_a_tensor_of_another_device_than_the_current_one_is_not_read(
+    open_reads: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its address means nothing there, or its values may still be written."""
+    reads = open_reads()
+    act = boundary_of(lambda x: None)
+    for _ in range(4):
+        act(torch.ones(4))
+    here = reads.here
+    reads.markers.device = 1
+    act(torch.ones(4))
+    assert reads.here == here
+
+
+def test_a_negative_view_is_read_as_what_it_shows(open_reads: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = open_reads()
+    monkeypatch.setattr(deferred_stats, "lies_there", lambda tensor: False)
+    act = boundary_of(lambda x: None)
+    negative = torch._neg_view(torch.tensor([1.0, 2.0, 3.0]))
+    for _ in range(5):
+        act(negative)
+    assert [told((call.args or [])[0])[:2] for call in calls(reads.found)[1:]] == [(-3.0, -1.0)] * 5
+
+
+def test_reading_that_stops_while_memory_is_made_for_it(open_reads: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the process another thread may close the page meanwhile."""
+    reads = open_reads()
+    act = boundary_of(lambda x: x.numel())
+    for _ in range(4):
+        act(torch.ones(4))
+    reads.box.forget_readers()
+    lane = reads.page.reader.lane
+
+    def stopped(place: tuple[int, int]) -> Any:
+        reads.box.stop_reading()
+        return lane(place)
+
+    monkeypatch.setattr(reads.page.reader, "lane", stopped)
+    assert act(torch.ones(4)) == 4
+
+
+def test_what_stops_on_nan_is_seen_by_python(open_reads: Open) -> None:
+    open_reads(waits=False, stop_on_nan=True)
+    assert recorder._current is not None
+    assert recorder._current.in_c is None
+
+
+def test_the_mean_of_the_lowest_numbers(open_reads: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = open_reads()
+    monkeypatch.setattr(deferred_stats, "lies_there", lambda tensor: False)
+    act = boundary_of(lambda x: None)
+    lowest = torch.finfo(torch.float64).min
+    for _ in range(5):
+        act(torch.full((4,), lowest / 4, dtype=torch.float64))
+    means = [
+        tensor.mean for call in calls(reads.found) for tensor in call.args or [] if isinstance(tensor, schema.Tensor)
+    ]
+    assert means == [lowest / 4] * 5
+
+
+def test_the_limit_holds_on_the_host_too(open_reads: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = open_reads(statistics_max_bytes=1024)
+    monkeypatch.setattr(deferred_stats, "lies_there", lambda tensor: False)
+    act = boundary_of(lambda x: None)
+    for size in (10, 10, 10, 1000):
+        act(torch.ones(size, dtype=torch.int64))
+    last = (calls(reads.found)[-1].args or [])[0]
+    assert isinstance(last, schema.Tensor)
+    assert last.statistics == stats.too_large(1024)
+
+
+def test_what_is_too_large_does_not_depend_on_where_it_begins(open_reads: Open) -> None:
+    reads = open_reads(statistics_max_bytes=4096)
+    act = boundary_of(lambda x: None)
+    base = torch.arange(8192.0)
+    far, near = base[6000:6100].expand(20, 100), base[:100].expand(20, 100)
+    for x in (far, far, far, near, far, near):
+        act(x)
+    highest = [told((call.args or [])[0])[1] for call in calls(reads.found)[1:]]
+    assert highest == [6099.0, 6099.0, 6099.0, 99.0, 6099.0, 99.0]
+
+
+def test_launches_of_two_threads_do_not_cross(open_reads: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied for one is what its own launch reads."""
+    monkeypatch.setattr(device_stats, "MANY_PARTS", 0)
+    reads = open_reads(waits=False)
+    act = boundary_of(lambda x: None)
+    for index in range(4):
+        act(torch.full((8,), float(index)))
+    copied, over = threading.Event(), threading.Event()
+    plain = reads.device._copy
+
+    def copy(to: int, host: int, size: int, stream: int) -> int:
+        plain(to, host, size, stream)
+        if threading.current_thread().name == "first":
+            copied.set()
+            over.wait(0.5)
+        return 0
+
+    monkeypatch.setattr(
+        reads.device, "_functions", (reads.device._functions[0], _Copy(copy), *reads.device._functions[2:])
+    )
+    reads.box.use_reader(**reads.page.in_c(), waits=False)
+    held = [torch.full((8,), 100.0), torch.full((8,), 200.0)]
+    first = threading.Thread(target=act, args=(held[0],), name="first")
+    first.start()
+    assert copied.wait(5)
+    second = threading.Thread(target=act, args=(held[1],))
+    second.start()
+    second.join(0.1)
+    over.set()
+    first.join()
+    second.join()
+    assert {told((call.args or [])[0])[1] for call in calls(reads.found)[-2:]} == {100.0, 200.0}
+
+
+class SlowLine:
+    """A pipe in the place of the file, whose reader has a call's line wait in the middle of being written."""
+
+    def __init__(self, reads: Reads) -> None:
+        assert recorder._current is not None
+        record: Any = recorder._current._record
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(self._write, b"x" * 4096)
+        os.set_blocking(self._write, True)
+        appender, stretch = record.sink.appender, record.sink.stretch
+        appender.open(self._write, appender.size, appender.size + 2**20, stretch)
+
+    def drain(self, thread: threading.Thread) -> None:
+        """Let it be written."""
+        while thread.is_alive():
+            os.read(self._read, 2**16)
+            thread.join(0.01)
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+
+def test_values_are_those_from_before_the_line_is_written(open_reads: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may take the memory of a tensor away while the system writes the line."""
+    reads = open_reads()
+    monkeypatch.setattr(deferred_stats, "lies_there", lambda tensor: False)
+    act = boundary_of(lambda x: None)
+    for _ in range(4):
+        act(torch.full((4000,), 1.0))
+    line = SlowLine(reads)
+    first = reads.page._entries.next
+    x = torch.full((4000,), 1.0)
+    thread = threading.Thread(target=act, args=(x,))
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    x.untyped_storage().resize_(0)
+    line.drain(thread)
+    line.close()
+    token = statistics_page.entry_token(reads.page._view, first)
+    found = reads.page.result(first, token, statistics_page.Values(statistics_page.FLOATING, 4000))
+    assert found == statistics_page.Statistics(1.0, 1.0, 1.0, 0, 0)
+
+
+def test_the_device_does_not_read_what_was_taken_away_meanwhile(open_reads: Open) -> None:
+    reads = open_reads()
+    act = boundary_of(lambda x: None)
+    for _ in range(4):
+        act(torch.full((4000,), 1.0))
+    line = SlowLine(reads)
+    x = torch.full((4000,), 1.0)
+    thread = threading.Thread(target=act, args=(x,))
+    thread.start()
+    thread.join(0.3)
+    before, x_was = len(reads.device.asked), x.data_ptr()
+    x.untyped_storage().resize_(0)
+    line.drain(thread)
+    line.close()
+    assert x_was not in {address for address, *_ in reads.device.asked[before:]}
+
+
+def test_a_page_that_is_closed_while_a_line_is_written_has_its_entries(open_reads: Open) -> None:
+    reads = open_reads(waits=False)
+    act = boundary_of(lambda x: None)
+    for index in range(4):
+        act(torch.full((4,), float(index)))
+    assert recorder._current is not None
+    assert recorder._current.values is not None
+    line = SlowLine(reads)
+    thread = threading.Thread(target=act, args=(torch.full((4,), 55.0),))
+    thread.start()
+    thread.join(0.3)
+    recorder._current.values.close()
+    line.drain(thread)
+    line.close()
+    tokens = statistics_page.parse(reads.page._kept.read_bytes()).entries
+    assert sorted(tokens) == [1, 2, 3, 4]  # what was never read is not said to be
 
 
 tensors = st.lists(st.integers(1, 4), max_size=4).map(lambda shape: torch.randn(shape) if shape else torch.randn(1))

@@ -436,6 +436,24 @@ def test_sizes_and_strides_are_told_where_they_are_others(record: Record) -> Non
     assert_told(found, told.expected)
 
 
+def test_what_a_reader_cannot_take_in_is_not_referred_to(record: Record) -> None:
+    """A tensor of more bytes than a word counts is no tensor's to a reader; others like it are."""
+    found = record(3, text_dest=None)
+    act = boundary.wrap(lambda x: None, "act", is_method=False)
+    base = torch.ones(64, dtype=torch.float64)
+    for x in (base[:1].expand(2**61), base[:1].expand(2**61), base[1:5], base[2:4], base[1:5], base[2:4]):
+        act(x)
+    records = [event.record for event in Read(found.folder).events(lambda count: None)]
+    sizes = [
+        value.shape
+        for made in records
+        if isinstance(made, schema.Call)
+        for value in made.args or []
+        if isinstance(value, schema.Tensor)
+    ]
+    assert sizes[-4:] == [(4,), (2,), (4,), (2,)]
+
+
 def test_what_never_comes_again_has_no_number(record: Record) -> None:
     """A reader would have to keep all of it."""
     found = record(3, text_dest=None)

@@ -5,7 +5,8 @@
  * Python (``black_box.py``, ``metadata.py``, …), before anything of the call has been written: what is
  * read of both is the same.
  *
- * All of it runs with the interpreter's lock held, but for the driver's write of a marker and the system's of a line.
+ * All of it runs with the interpreter's lock held, but for what the driver is asked for (to write a marker, to read
+ * tensors) and the system's write of a line.
  */
 #ifndef FIRSTFAULT_CROSSING_H
 #define FIRSTFAULT_CROSSING_H
@@ -276,13 +277,8 @@ typedef struct {
     PyObject_HEAD
     uint64_t token;         /* of the next entry */
     unsigned int next, end; /* of the half of the page that is in use: its next entry, and where it ends */
+    PyThread_type_lock launching;
 } Entries;
-
-/* Entries next to each other, with tokens that follow each other. */
-typedef struct {
-    unsigned int first, count;
-    uint64_t token;
-} Taken;
 
 typedef int (*LaunchKernel)(void *function, unsigned int x, unsigned int y, unsigned int z, unsigned int threads_x,
                             unsigned int threads_y, unsigned int threads_z, unsigned int shared, void *stream,
@@ -300,16 +296,30 @@ typedef struct {
     unsigned int shared;
 } Lane;
 
+/* Entries next to each other, with tokens that follow each other; none where nothing is read. */
 typedef struct {
-    Entries *entries;              /* NULL until there is a page */
-    char *page, *asked;            /* where its entries lie, and the requests */
-    uint64_t results, requests;    /* for the device: where it writes into the first entry, and the requests */
+    unsigned int first, count, parts; /* the last of programs that share the largest tensor on the device */
+    uint64_t token;
+    Lane lane;
+} Taken;
+
+/* What is needed without the interpreter's lock. */
+typedef struct {
     LaunchKernel launch;
     CopyToDevice copy;
     Synchronize synchronize;
     ExchangeMode exchange_mode;
+    const char *asked; /* where requests lie, and where for the device */
+    uint64_t requests;
     unsigned int most_tensors, many_parts, threads, copied; /* as in device_stats.py */
     char waits;
+} Launcher;
+
+typedef struct {
+    Entries *entries;   /* NULL until there is a page, and once it is being closed */
+    char *page, *asked; /* where its entries lie, and the requests */
+    uint64_t results;   /* where the device writes into the first entry */
+    Launcher launcher;
     Lane lanes[MOST_STREAMS];
     unsigned int used, oldest;
 } Reader;
@@ -426,10 +436,9 @@ void call_forget(Call *call);
 PyObject *keep_exact_inputs(PyObject *self, PyObject *args);
 PyObject *keep_exact_output(PyObject *self, PyObject *args);
 
-int readings_take(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, Taken *taken);
-void readings_waive(Box *box, const Taken *taken);
-void readings_start(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, uint64_t call,
-                    int side, const Taken *taken);
+int readings_prepare(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, Taken *taken);
+void readings_take(Box *box, const Layout *layout, const Walk *walk, uint64_t call, int side, Taken *taken);
+void readings_start(Box *box, const Layout *layout, const Walk *walk, const Taken *taken);
 PyObject *use_reader(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *forget_readers(PyObject *self, PyObject *unused);
 PyObject *stop_reading(PyObject *self, PyObject *unused);

@@ -317,19 +317,16 @@ static int begin_written(Box *box, Thread *thread, const Given *given, Begin *be
     unsigned long long parent;
     Taken taken;
     const char *end = put_tail(walk, layout);
-    if (end == NULL || !readings_take(box, layout, walk, begin->device, begin->stream, &taken)) {
-        return 0;
-    }
-    if (!is_open_for(box, layout) || !call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
-        readings_waive(box, &taken);
+    if (end == NULL || !readings_prepare(box, layout, walk, begin->device, begin->stream, &taken) ||
+        !is_open_for(box, layout) || !call_push(box, thread, given->op, begin->slot != NULL, begun, &parent)) {
         return 0;
     }
     (*begun)->layout = (Layout *)Py_NewRef((PyObject *)layout);
     if (!watch(*begun, walk, given)) {
-        readings_waive(box, &taken);
         PyErr_NoMemory();
         return -1;
     }
+    readings_take(box, layout, walk, (*begun)->n, INPUTS, &taken);
     PUT(&head, "{\"type\":\"call\",\"n\":");
     put_start(&head, (*begun)->n, now());
     PUT_FIELD(&head, "parent", parent);
@@ -337,7 +334,7 @@ static int begin_written(Box *box, Thread *thread, const Given *given, Begin *be
     put_place(&head, begin->device, begin->stream);
     PUT_FIELD(&head, "token", taken.token);
     int status = append_whole(box, walk, &head, end);
-    readings_start(box, layout, walk, begin->device, begin->stream, (*begun)->n, INPUTS, &taken);
+    readings_start(box, layout, walk, &taken);
     return status < 0 ? -1 : 1;
 }
 
@@ -398,13 +395,11 @@ static int return_written(Call *call, const Return *record, Walk *walk, Layout *
     Line head = {text, text};
     Taken taken;
     const char *end = put_tail(walk, layout);
-    if (end == NULL || !readings_take(box, layout, walk, record->device, record->stream, &taken)) {
+    if (end == NULL || !readings_prepare(box, layout, walk, record->device, record->stream, &taken) ||
+        !is_open_for(box, layout)) {
         return 0;
     }
-    if (!is_open_for(box, layout)) {
-        readings_waive(box, &taken);
-        return 0;
-    }
+    readings_take(box, layout, walk, call->n, OUTPUTS, &taken);
     PUT(&head, "{\"type\":\"return\",\"n\":");
     put_start(&head, call->n, record->t);
     PUT_FIELD(&head, "tid", call->thread->tid);
@@ -412,7 +407,7 @@ static int return_written(Call *call, const Return *record, Walk *walk, Layout *
     put_place(&head, record->device, record->stream);
     PUT_FIELD(&head, "token", taken.token);
     int status = append_whole(box, walk, &head, end);
-    readings_start(box, layout, walk, record->device, record->stream, call->n, OUTPUTS, &taken);
+    readings_start(box, layout, walk, &taken);
     return status < 0 ? -1 : 1;
 }
 

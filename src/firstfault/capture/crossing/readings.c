@@ -23,8 +23,8 @@
 
 /* How one tensor of a layout is read, as by_device.py packs it. */
 typedef struct {
-    int64_t tensor, itemsize;
-    int64_t most_bytes, most_parts; /* of what is read, and programs that read it; none of what is read here */
+    int64_t tensor, device, itemsize; /* device -1: it is read here */
+    int64_t most_bytes, most_parts; /* of what is read, and programs that read it */
     int64_t number;                 /* how an entry's result is to be understood */
     /* The rest is of a tensor as it was described; it holds for one that lies as that did, and of a contiguous one it
      * follows from its size. */
@@ -43,10 +43,24 @@ static PyObject *entries_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Entries takes nothing");
     }
     Entries *entries = (Entries *)type->tp_alloc(type, 0);
-    if (entries != NULL) {
-        entries->token = 1;
+    if (entries == NULL) {
+        return NULL;
+    }
+    entries->token = 1;
+    entries->launching = PyThread_allocate_lock();
+    if (entries->launching == NULL) {
+        Py_DECREF(entries);
+        return PyErr_NoMemory();
     }
     return (PyObject *)entries;
+}
+
+static void entries_dealloc(PyObject *self)
+{
+    if (((Entries *)self)->launching != NULL) {
+        PyThread_free_lock(((Entries *)self)->launching);
+    }
+    Py_TYPE(self)->tp_free(self);
 }
 
 /* Take so many entries next to each other, and tokens for them; 0 where there are fewer. */
@@ -55,7 +69,9 @@ static int entries_take(Entries *entries, unsigned int count, Taken *taken)
     if (entries->end - entries->next < count) {
         return 0;
     }
-    *taken = (Taken){entries->next, count, entries->token};
+    taken->first = entries->next;
+    taken->count = count;
+    taken->token = entries->token;
     entries->next += count;
     entries->token += count;
     return 1;
@@ -87,6 +103,22 @@ static PyObject *move(PyObject *self, PyObject *args)
     return PyLong_FromUnsignedLong(next);
 }
 
+static PyObject *begin_launch(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock(((Entries *)self)->launching, WAIT_LOCK);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *end_launch(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyThread_release_lock(((Entries *)self)->launching);
+    Py_RETURN_NONE;
+}
+
 static PyObject *get_next(PyObject *self, void *unused)
 {
     (void)unused;
@@ -96,6 +128,8 @@ static PyObject *get_next(PyObject *self, void *unused)
 static PyMethodDef entries_methods[] = {
     {"take", take, METH_O, NULL},
     {"move", move, METH_VARARGS, NULL},
+    {"begin_launch", begin_launch, METH_NOARGS, NULL},
+    {"end_launch", end_launch, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -109,6 +143,7 @@ PyTypeObject EntriesType = {
     .tp_basicsize = sizeof(Entries),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = entries_new,
+    .tp_dealloc = entries_dealloc,
     .tp_methods = entries_methods,
     .tp_getset = entries_attributes,
 };
@@ -178,7 +213,10 @@ static int adapt(Reading *reading, const Walk *walk, const Layout *layout)
         reading->numel = (int64_t)shape_elements(shape);
         reading->times = 1;
         reading->reach = reading->numel * reading->itemsize;
-        if (reading->most_parts > 0) {
+        if (reading->numel <= 0 || reading->reach > reading->most_bytes) {
+            return 0;
+        }
+        if (reading->device >= 0) {
             plan_dense(reading, address);
         }
     }
@@ -186,7 +224,16 @@ static int adapt(Reading *reading, const Walk *walk, const Layout *layout)
         return 0;
     }
     uint64_t start = walk->state[reading->tensor].offset * itemsize;
-    return reading->numel > 0 && reading->numel * reading->itemsize <= reading->most_bytes &&
+    return start + (uint64_t)reading->reach <= tensor_storage_bytes(walk->tensor[reading->tensor]);
+}
+
+/* Whether a tensor still lies where it did when the walk met it: others may have run since. */
+static int is_there(const Walk *walk, const Reading *reading)
+{
+    const State *before = &walk->state[reading->tensor];
+    State now = tensor_state(walk->tensor[reading->tensor]);
+    uint64_t start = now.offset * (uint64_t)reading->itemsize;
+    return now.storage == before->storage && now.offset == before->offset &&
            start + (uint64_t)reading->reach <= tensor_storage_bytes(walk->tensor[reading->tensor]);
 }
 
@@ -236,28 +283,28 @@ static int lane_of(Box *box, int device, uint64_t stream, Lane *lane)
     return 1;
 }
 
-/* Find out whether the device can read what a layout says of a call's tensors, and take entries for them; 0 if not. */
-int readings_take(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, Taken *taken)
+/* Find out whether what a layout says can be read of a call's tensors, and with what; 0 if not. Others may run. */
+int readings_prepare(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, Taken *taken)
 {
     unsigned int count = readings_of(layout);
-    *taken = (Taken){0, 0, 0};
+    *taken = (Taken){.count = 0};
     if (!are_fixed(layout, walk)) {
         return 0;
     }
     if (count == 0) {
         return 1;
     }
-    Lane lane;
-    if (box->reader.entries == NULL || device < 0 || !lane_of(box, device, stream, &lane)) {
+    if (box->reader.entries == NULL || device < 0 || !lane_of(box, device, stream, &taken->lane)) {
         return 0;
     }
     for (unsigned int index = 0; index < count; index++) {
         Reading reading = reading_at(layout, index);
-        if (!adapt(&reading, walk, layout)) {
+        if ((reading.device >= 0 && reading.device != device) || !adapt(&reading, walk, layout)) {
             return 0;
         }
     }
-    return entries_take(box->reader.entries, count, taken);
+    const Entries *entries = box->reader.entries;
+    return entries != NULL && entries->end - entries->next >= count;
 }
 
 static void put_entry(char *entry, uint64_t token, uint64_t call, const Reading *reading, unsigned int index, int side)
@@ -270,16 +317,14 @@ static void put_entry(char *entry, uint64_t token, uint64_t call, const Reading 
     entry[sizeof words + sizeof place + 1] = (char)reading->number;
 }
 
-/* Let entries that were taken go unread: complete, and of no values. */
-void readings_waive(Box *box, const Taken *taken)
+/* Let an entry go unread: complete, and of no values; nothing is asked for it. */
+static void waive(const Reader *reader, uint64_t slot, uint64_t token)
 {
     const Reading none = {.times = 1};
-    for (unsigned int index = 0; index < taken->count; index++) {
-        char *entry = box->reader.page + (size_t)(taken->first + index) * ENTRY_BYTES;
-        uint64_t token = taken->token + index;
-        put_entry(entry, token, 0, &none, index, 0);
-        memcpy(entry + RESULT_OFFSET + TOKEN_OFFSET, &token, sizeof token);
-    }
+    char *entry = reader->page + slot * ENTRY_BYTES;
+    put_entry(entry, token, 0, &none, 0, 0);
+    memcpy(entry + RESULT_OFFSET + TOKEN_OFFSET, &token, sizeof token);
+    memset(reader->asked + slot * REQUEST_BYTES, 0, REQUEST_BYTES);
 }
 
 /* --- reading */
@@ -346,6 +391,13 @@ static void read_floats(const void *values, const Reading *reading, char *result
             counts[1] += isinf(value) != 0;
         }
     }
+    if (!isfinite(found[2]) && counts[0] == reading->numel && counts[1] == 0) { /* the sum is beyond what a double has */
+        found[2] = 0;
+        for (int64_t index = 0; index < reading->numel; index++) {
+            found[2] += float_at(values, index, reading->words[0]) / (double)reading->numel;
+        }
+        found[2] *= (double)reading->numel;
+    }
     memcpy(result, found, sizeof found);
     memcpy(result + sizeof found, counts, sizeof counts);
 }
@@ -372,40 +424,63 @@ static void put_request(const Reader *reader, const Walk *walk, const Reading *r
     memcpy(reader->asked + slot * REQUEST_BYTES, request, sizeof request);
 }
 
-/* Write what is to be read where the device reads that; how many programs share the largest tensor, 0 for none. */
-static unsigned int ask(Box *box, const Layout *layout, const Walk *walk, uint64_t call, int side, const Taken *taken)
+/* Take entries for what was found to be read, write there what it is, and read what lies here; 0 entries where it is no
+ * more as it was found. To be called with the lock held since then, or where others have run. */
+void readings_take(Box *box, const Layout *layout, const Walk *walk, uint64_t call, int side, Taken *taken)
 {
     Reader *reader = &box->reader;
-    unsigned int parts = 0;
-    for (unsigned int index = 0; index < taken->count; index++) {
+    unsigned int count = readings_of(layout);
+    taken->parts = 0;
+    if (count == 0 || reader->entries == NULL || !entries_take(reader->entries, count, taken)) {
+        return;
+    }
+    for (unsigned int index = 0; index < count; index++) {
         Reading reading = reading_at(layout, index);
         uint64_t slot = taken->first + index, token = taken->token + index;
-        (void)adapt(&reading, walk, layout); /* as when the entries were taken */
-        put_entry(reader->page + slot * ENTRY_BYTES, token, call, &reading, index, side);
-        put_request(reader, walk, &reading, slot, token);
-        if (reading.most_parts == 0) {
-            read_here(walk, &reading, reader->page + slot * ENTRY_BYTES, token);
+        if (!adapt(&reading, walk, layout) || !is_there(walk, &reading)) {
+            waive(reader, slot, token);
+            continue;
         }
-        parts = (uint64_t)reading.words[1] > parts ? (unsigned int)reading.words[1] : parts;
+        put_entry(reader->page + slot * ENTRY_BYTES, token, call, &reading, index, side);
+        if (reading.device < 0) {
+            read_here(walk, &reading, reader->page + slot * ENTRY_BYTES, token);
+            memset(reader->asked + slot * REQUEST_BYTES, 0, REQUEST_BYTES);
+            continue;
+        }
+        put_request(reader, walk, &reading, slot, token);
+        taken->parts = (uint64_t)reading.words[1] > taken->parts ? (unsigned int)reading.words[1] : taken->parts;
     }
-    return parts;
+}
+
+/* Ask for nothing of those tensors that lie elsewhere by now: others have run since their entries were taken. */
+static void forget_moved(const Reader *reader, const Layout *layout, const Walk *walk, const Taken *taken)
+{
+    for (unsigned int index = 0; index < taken->count; index++) {
+        Reading reading = reading_at(layout, index);
+        if (reading.device >= 0 && (!adapt(&reading, walk, layout) || !is_there(walk, &reading))) {
+            waive(reader, taken->first + index, taken->token + index);
+        }
+    }
 }
 
 /* Enqueue launches for entries that are asked for; whether the driver took them. */
-static int launch(const Reader *reader, const Lane *lane, const Taken *taken, unsigned int parts)
+static int launch(const Launcher *launcher, const Taken *taken)
 {
-    void *stream = (void *)(uintptr_t)lane->stream;
-    for (unsigned int at = 0; at < taken->count; at += reader->most_tensors) {
-        unsigned int left = taken->count - at, count = left < reader->most_tensors ? left : reader->most_tensors;
+    const Lane *lane = &taken->lane;
+    void *stream = (void *)(uintptr_t)lane->stream, *function = (void *)(uintptr_t)lane->function;
+    for (unsigned int at = 0; at < taken->count; at += launcher->most_tensors) {
+        unsigned int left = taken->count - at, count = left < launcher->most_tensors ? left : launcher->most_tensors;
         size_t offset = (size_t)(taken->first + at) * REQUEST_BYTES;
-        uint64_t values[4] = {reader->requests + offset, lane->scratch, 0, 0}; /* triton's own are null, and last */
-        if (parts > reader->many_parts) {
-            values[0] = lane->scratch + reader->copied;
-            reader->copy(values[0], reader->asked + offset, (size_t)count * REQUEST_BYTES, stream);
-        }
+        uint64_t values[4] = {launcher->requests + offset, lane->scratch, 0, 0}; /* triton's own are null, and last */
         void *pointers[4] = {&values[0], &values[1], &values[2], &values[3]};
-        if (reader->launch((void *)(uintptr_t)lane->function, parts, count, 1, reader->threads, 1, 1, lane->shared,
-                           stream, pointers, NULL) != 0) {
+        if (taken->parts > launcher->many_parts) {
+            values[0] = lane->scratch + launcher->copied;
+            if (launcher->copy(values[0], launcher->asked + offset, (size_t)count * REQUEST_BYTES, stream) != 0) {
+                return 0;
+            }
+        }
+        if (launcher->launch(function, taken->parts, count, 1, launcher->threads, 1, 1, lane->shared, stream, pointers,
+                             NULL) != 0) {
             return 0;
         }
     }
@@ -420,50 +495,55 @@ static uint64_t ticks(void)
 }
 
 /* Wait until the device has written the last of some entries: it reads them in their order. */
-static void wait(const Reader *reader, const Lane *lane, const Taken *taken)
+static void wait(const Launcher *launcher, const char *page, const Taken *taken)
 {
     uint64_t until = ticks() + SPIN_NANOSECONDS;
     for (unsigned int index = 0; index < taken->count;) {
-        const char *entry = reader->page + (size_t)(taken->first + index) * ENTRY_BYTES;
+        const char *entry = page + (size_t)(taken->first + index) * ENTRY_BYTES;
         uint64_t token = *(const volatile uint64_t *)(const void *)(entry + RESULT_OFFSET + TOKEN_OFFSET);
         if (token == taken->token + index) {
             index++;
         }
         else if (ticks() > until) {
-            (void)reader->synchronize((void *)(uintptr_t)lane->stream);
+            (void)launcher->synchronize((void *)(uintptr_t)taken->lane.stream);
             return;
         }
     }
 }
 
-/* Have the device read the tensors that entries were taken for, and wait for it where that is wanted.
- *
- * Others run meanwhile, for the driver may wait for them. A dead context takes nothing: that stays pending, as it is.
- */
-void readings_start(Box *box, const Layout *layout, const Walk *walk, int device, uint64_t stream, uint64_t call,
-                    int side, const Taken *taken)
+/* Launch what is asked for, and wait for it where that is wanted; without the interpreter's lock, for the driver may wait
+ * for other threads of the program. A dead context takes nothing: that stays pending, as it is. */
+static void run(const Launcher *launcher, const char *page, PyThread_type_lock launching, const Taken *taken)
 {
-    Lane lane;
-    if (taken->count == 0) {
-        return;
-    }
-    if (!lane_of(box, device, stream, &lane)) {
-        readings_waive(box, taken);
-        return;
-    }
-    unsigned int parts = ask(box, layout, walk, call, side, taken);
-    if (parts == 0) {
-        return;
-    }
-    const Reader reader = box->reader;
-    Py_BEGIN_ALLOW_THREADS
     int mode = CAPTURE_RELAXED; /* or a graph that another thread captures would end */
-    reader.exchange_mode(&mode);
-    if (launch(&reader, &lane, taken, parts) && reader.waits) {
-        wait(&reader, &lane, taken);
+    launcher->exchange_mode(&mode);
+    PyThread_acquire_lock(launching, WAIT_LOCK); /* a copied request is the launch's that follows */
+    int is_launched = launch(launcher, taken);
+    PyThread_release_lock(launching);
+    if (is_launched && launcher->waits) {
+        wait(launcher, page, taken);
     }
-    reader.exchange_mode(&mode);
+    launcher->exchange_mode(&mode);
+}
+
+/* Have the device read the tensors that entries were taken for. */
+void readings_start(Box *box, const Layout *layout, const Walk *walk, const Taken *taken)
+{
+    if (taken->parts == 0) {
+        return;
+    }
+    Entries *entries = box->reader.entries;
+    if (entries == NULL) { /* the page is being closed, and what is not read is left so */
+        return;
+    }
+    forget_moved(&box->reader, layout, walk, taken);
+    const Launcher launcher = box->reader.launcher;
+    const char *page = box->reader.page;
+    Py_INCREF((PyObject *)entries);
+    Py_BEGIN_ALLOW_THREADS
+    run(&launcher, page, entries->launching, taken);
     Py_END_ALLOW_THREADS
+    Py_DECREF((PyObject *)entries);
 }
 
 /* Read by a page from now on: its entries, where it lies and where the device writes, where requests lie for host and
@@ -471,32 +551,28 @@ void readings_start(Box *box, const Layout *layout, const Walk *walk, int device
 PyObject *use_reader(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"entries", "page", "results", "asked", "requests", "driver", "numbers", "waits", NULL};
-    Box *box = (Box *)self;
+    Reader *reader = &((Box *)self)->reader;
+    Launcher *launcher = &reader->launcher;
     PyObject *entries;
     unsigned long long page, results, asked, requests, driver[4];
-    unsigned int numbers[4];
     int waits;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!KKKK(KKKK)(IIII)p", names, &EntriesType, &entries, &page, &results,
-                                     &asked, &requests, &driver[0], &driver[1], &driver[2], &driver[3], &numbers[0],
-                                     &numbers[1], &numbers[2], &numbers[3], &waits)) {
+                                     &asked, &requests, &driver[0], &driver[1], &driver[2], &driver[3],
+                                     &launcher->most_tensors, &launcher->many_parts, &launcher->threads,
+                                     &launcher->copied, &waits)) {
         return NULL;
     }
-    Reader *reader = &box->reader;
     Py_INCREF(entries);
     Py_XSETREF(reader->entries, (Entries *)entries);
     reader->page = (char *)(uintptr_t)page;
     reader->results = results;
-    reader->asked = (char *)(uintptr_t)asked;
-    reader->requests = requests;
-    reader->launch = (LaunchKernel)(uintptr_t)driver[0];
-    reader->copy = (CopyToDevice)(uintptr_t)driver[1];
-    reader->synchronize = (Synchronize)(uintptr_t)driver[2];
-    reader->exchange_mode = (ExchangeMode)(uintptr_t)driver[3];
-    reader->most_tensors = numbers[0];
-    reader->many_parts = numbers[1];
-    reader->threads = numbers[2];
-    reader->copied = numbers[3];
-    reader->waits = (char)waits;
+    launcher->asked = reader->asked = (char *)(uintptr_t)asked;
+    launcher->requests = requests;
+    launcher->launch = (LaunchKernel)(uintptr_t)driver[0];
+    launcher->copy = (CopyToDevice)(uintptr_t)driver[1];
+    launcher->synchronize = (Synchronize)(uintptr_t)driver[2];
+    launcher->exchange_mode = (ExchangeMode)(uintptr_t)driver[3];
+    launcher->waits = (char)waits;
     forget_lanes(reader);
     Py_RETURN_NONE;
 }

@@ -1,4 +1,4 @@
-/* What a tensor looks like, read where torch keeps it; tensor_first.py has found out where that is. */
+/* What a tensor looks like, read where torch keeps it; tensor_words.py has found out where that is. */
 #include "crossing.h"
 #include <string.h>
 

@@ -49,20 +49,22 @@ class Layouts:
         like = self._like(self._calls, call)
         if _is_described(call):
             return
+        fill, call.token = _filler(call), 0  # of a tensor, from here on
         if like is None:
             call.op = UNKNOWN_OP
             return
         call.op, call.target, call.site = like.op, like.target, like.site
-        fill = _filler(call)
-        call.token = 0  # now its tensors'
         call.args = [fill(value) for value in like.args or ()]
         call.kwargs = {name: fill(value) for name, value in (like.kwargs or {}).items()}
 
     def _fill_return(self, returned: schema.Return) -> None:
         like = self._like(self._returns, returned)
-        if not _is_described(returned) and like is not None:
+        if _is_described(returned):
+            return
+        fill, returned.token = _filler(returned), 0
+        if like is not None:
             returned.described = True
-            returned.out = _filler(returned)(like.out)
+            returned.out = fill(like.out)
 
     def _like(self, known: dict[int, Looked], record: Looked) -> Looked | None:
         """The one that describes what ``record`` looks like, which may be itself."""
@@ -104,7 +106,7 @@ class _Shapes:
     def set(self, tensor: schema.Tensor) -> None:
         """Give the next tensor, which has those of its description, its own."""
         index = next(self._indices)
-        shape, strides = self._shapes.get(index), self._strides.get(index)
+        shape, strides = (_told(extents.get(index), tensor.shape) for extents in (self._shapes, self._strides))
         if shape is None and strides is None:
             return
         itemsize = _itemsize(tensor)
@@ -114,6 +116,13 @@ class _Shapes:
         if strides is not None:
             tensor.stride = strides
         tensor.contiguous = is_contiguous(tensor.shape, tensor.stride or ())
+
+
+def _told(extents: tuple[int, ...] | None, described: tuple[int, ...]) -> tuple[int, ...] | None:
+    """What is told of a tensor with as many dimensions as it was described with; None for what no tensor has."""
+    if extents is None or len(extents) != len(described) or any(extent < 0 for extent in extents):
+        return None
+    return extents
 
 
 def _itemsize(tensor: schema.Tensor) -> int:
