@@ -5,7 +5,7 @@ operators replaced, and with both beside their references; then PyTorch's own op
 replaced ATen operator. Prints ``results/flag_gems.md``; FOLDER gets the logs and the dumps of what is wrong.
 
 With a GPU the replacements are FlagGems', which has to be installed; without one they are our small set for CPUs, by
-which all of this is tried. Takes under three minutes on a GPU.
+which all of this is tried. Takes four to seven minutes on a GPU, as long as --seconds says.
 """
 
 # ruff: noqa: E402
@@ -43,7 +43,8 @@ from firstfault.record.shadowed import Shadowed
 
 HOOK = ROOT / "src" / "firstfault" / "capture" / "startup"
 PROGRAMS = ROOT / "bench" / "programs"
-PLAIN, FUSED, ATEN, BOTH = "plain", "fused operators only", "ATen operators only", "both, compared"
+PLAIN, FUSED, BOTH = "plain", "fused operators only", "both, compared"
+ATEN, ATEN_COMPARED = "ATen operators only", "ATen operators only, compared"
 MOST_ROWS = 60
 RESTARTS = 8
 """Of one shard, after crashes of the device's context."""
@@ -137,6 +138,7 @@ def model_runs(bench: Bench) -> list[str]:
         PLAIN: {"FIRSTFAULT_PLUGINS": "__none__"},
         FUSED: {"USE_FLAGGEMS": "0"},
         ATEN: {"SGLANG_FL_OOT_ENABLED": "0"},
+        ATEN_COMPARED: {"SGLANG_FL_OOT_ENABLED": "0", "FIRSTFAULT_SHADOW": str(bench.out / "aten")},
         BOTH: logs,
     }
     with ThreadPoolExecutor() as at_once:
@@ -156,6 +158,8 @@ def model_runs(bench: Bench) -> list[str]:
         *_counted(bench.out / "gems_aten.txt"),
         "\nEach of them beside its reference:\n",
         *_compared(bench.out / "model", only_bad=False),
+        "\nATen operators beside theirs, where no operator is fused:\n",
+        *_compared(bench.out / "aten", only_bad=False),
     ]
 
 
@@ -376,7 +380,7 @@ def _last(path: Path) -> str:
 
 if __name__ == "__main__":
     main()
-    for name in ("sweep", "model", "engine"):
+    for name in ("sweep", "model", "aten", "engine"):
         folder = Path(sys.argv[sys.argv.index("--out") + 1]) / name if "--out" in sys.argv else None
         if folder is not None and folder.exists():
             shutil.make_archive(str(folder), "gztar", folder)
