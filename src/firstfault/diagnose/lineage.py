@@ -163,7 +163,8 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
             at, name = around
             continue
         if link is None:
-            return _from_outside(process, at, name, Origin(Ending.NO_WRITER, 0, at.op, at, tuple(path), how, left))
+            nobody = Origin(Ending.NO_WRITER, 0, at.op, at, tuple(path), how, left)
+            return _nearest(process, at, shows, _from_outside(process, at, name, nobody))
         how = link.how
         path.append(link.writer.n)
         writer = process.find(link.writer.n)
@@ -174,10 +175,43 @@ def origin(process: Process, call: Call, label: str, shows: Callable[[schema.Ten
             return Origin(Ending.TOO_FAR, *here, tuple(path), how)
         showing = next((item for item, tensor in writer.given if shows(tensor) and item in writer.links), None)
         if showing is None:
-            return Origin(_made(writer, shows), *here, tuple(path), how, left)
+            return _nearest(process, writer, shows, Origin(_made(writer, shows), *here, tuple(path), how, left))
         if left is None and showing in writer.mutated and _others_lack_it(writer, showing, shows):
             left = writer
         at, name = writer, showing
+
+
+def _source(
+    process: Process, call: Call, given: list[schema.Tensor], shows: Callable[[schema.Tensor], bool | None]
+) -> Call | None:
+    """The call that made what one was given by no recorded call, where they lie in one call; of what is not finite."""
+    source = call.writer.source if call.writer is not None and any(map(not_finite, given)) else None
+    made = process.find(source.n) if source is not None else None
+    return made if made is not None and any(shows(output) for _, output in made.outputs()) else None
+
+
+def _maker_inside(process: Process, call: Call, shows: Callable[[schema.Tensor], bool | None]) -> Call | None:
+    """The first call inside of one that is known to have made what that gave: the one around passed it on."""
+    inside = [made for made in process.origins.values() if made is not call and process.encloses(call, made)]
+    return min(
+        (made for made in inside if any(shows(tensor) for _, tensor in made.outputs())), key=_number, default=None
+    )
+
+
+def _nearest(process: Process, writer: Call, shows: Callable[[schema.Tensor], bool | None], found: Origin) -> Origin:
+    """What was found, or the call that made it where code that is not recorded brought it to that."""
+    made = None
+    if found.ending is Ending.NO_WRITER:
+        made = _source(process, writer, [tensor for _, tensor in writer.given if shows(tensor)], shows)
+    elif found.ending is Ending.MADE:
+        made = _maker_inside(process, writer, shows)
+    if made is None:
+        return found
+    return replace(found, ending=Ending.MADE, n=made.n, op=made.op, call=made, path=(*found.path, made.n))
+
+
+def _number(call: Call) -> int:
+    return call.n
 
 
 def _around(process: Process, call: Call, shows: Callable[[schema.Tensor], bool | None]) -> tuple[Call, str] | None:

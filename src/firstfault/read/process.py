@@ -171,7 +171,7 @@ class Process:
         call = self.find(origin.n)
         if call is not None:
             self.origins[origin.n] = call
-            self.entries = {n: entry for n, entry in self.entries.items() if not self._encloses(call, entry)}
+            self.entries = {n: entry for n, entry in self.entries.items() if not self.encloses(call, entry)}
 
     def _has_room(self) -> bool:
         """Whether one more can be kept; those whose values went nowhere make room, but for the first of them."""
@@ -205,7 +205,7 @@ class Process:
         bad = bad_values(first)
         return any(one.op == first.op and one.n < first.n and bad_values(one) >= bad for one in known)
 
-    def _encloses(self, outer: Call, call: Call) -> bool:
+    def encloses(self, outer: Call, call: Call) -> bool:
         """Whether a call was made inside another one."""
         inner: Call | None = call
         while inner is not None and inner.n > outer.n:

@@ -68,6 +68,43 @@ def test_what_the_call_around_was_given_leads_on() -> None:
     assert origin(other, other.by_number[3], "arg[0]", large).ending is Ending.NO_WRITER
 
 
+def test_the_first_call_inside_that_made_it_is_blamed_and_not_the_one_around() -> None:
+    """A layer adds what its attention gave to its residual, in code that is not recorded."""
+    bad: dict[str, Any] = {"max": 3.0, "mean": "nan", "nan_count": 4}
+    fine: dict[str, Any] = {"max": 3.0, "mean": 0.5, "nan_count": 0}
+    process = taken(
+        call(1, "layer", valued(ptr=1024, **fine)),
+        call(2, "norm", valued(ptr=1024, **fine), parent=1), returned(2, valued(ptr=2048, **fine)),
+        call(3, "attention", valued(ptr=2048, **fine), parent=1), returned(3, valued(ptr=3072, **bad)),
+        returned(1, valued(ptr=4096, **bad)),
+        call(4, "head", valued(ptr=4096, **bad)),
+    )  # fmt: skip
+
+    def shows(found: schema.Tensor) -> bool:
+        return bool(found.nan_count)
+
+    found = origin(process, process.by_number[4], "arg[0]", shows)
+    assert (found.ending, found.n, found.op, found.path) == (Ending.MADE, 3, "attention", (1, 3))
+
+
+def test_what_code_between_calls_of_one_layer_brought_on_is_of_the_call_that_made_it() -> None:
+    """As above, and the layer's result lies where a norm's did that was given the residual."""
+    bad: dict[str, Any] = {"max": 3.0, "mean": "nan", "nan_count": 4}
+    fine: dict[str, Any] = {"max": 3.0, "mean": 0.5, "nan_count": 0}
+    process = taken(
+        call(1, "layer", valued(ptr=1024, **fine)),
+        call(2, "attention", valued(ptr=1024, **fine), parent=1), returned(2, valued(ptr=3072, **bad)),
+        call(3, "norm", valued(ptr=5120, **bad), parent=1), returned(3, valued(ptr=4096, **bad)),
+        call(4, "head", valued(ptr=4096, **bad), parent=1),
+    )  # fmt: skip
+
+    def shows(found: schema.Tensor) -> bool:
+        return bool(found.nan_count)
+
+    found = origin(process, process.by_number[4], "arg[0]", shows)
+    assert (found.ending, found.n, found.path) == (Ending.MADE, 2, (3, 2))
+
+
 def test_without_statistics_of_its_inputs_a_call_is_not_blamed() -> None:
     process = taken(call(1, "gate", at(1024)), returned(1, valued(ptr=2048, max=900)), call(2, "use", valued(ptr=2048, max=900)))  # fmt: skip
     assert origin(process, process.by_number[2], "arg[0]", large).ending is Ending.NOT_MEASURED
