@@ -185,11 +185,8 @@ class BlackBox(InC):
         tensors = None
         if not any(item.unreachable is not None for item in walk.found):
             tensors = all_told(*looks[1:], walk.found)
-        if tensors is None:
-            self._writer.line(codec.encode(record))
-            return
-        known = known or self._new(repeats, looks)
-        if known is None:
+            known = known or (self._new(repeats, looks) if tensors is not None else None)
+        if tensors is None or known is None:
             self._writer.line(codec.encode(record))
             return
         with self._describing:

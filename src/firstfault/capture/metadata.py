@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from firstfault.capture.writers import RecordWriter
 
 
-_MOST_BYTES = 2**63 - 1
-"""Of what a reader takes for a tensor."""
-
-
 class Metadata(InC):
     """The calls of a recorder that describes them to segment files."""
 
@@ -122,6 +118,6 @@ def _is_plain(item: Found) -> bool:
         item.unreachable is None
         and described.kind is None
         and described.missing is None
-        and described.nbytes <= _MOST_BYTES
+        and described.nbytes <= schema.MOST_WORD
         and not torch._is_functional_tensor(item.tensor)
     )

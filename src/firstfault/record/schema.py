@@ -15,7 +15,8 @@ import msgspec
 
 SCHEMA_VERSION = 4
 
-Word: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+MOST_WORD = 2**63 - 1
+Word: TypeAlias = Annotated[int, msgspec.Meta(ge=-MOST_WORD - 1, le=MOST_WORD)]
 """What a machine counts with; a line with more is not one of ours, and none may be reckoned with.
 
 Addresses may be beyond it, in the upper half of 64 bits, which msgspec cannot bound; they are only compared.

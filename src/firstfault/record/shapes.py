@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-_MOST = 2**63 - 1
-"""Of a stride: what is beyond it is no tensor's, and a hostile line could have it grow without end."""
+from firstfault.record.schema import MOST_WORD
+
+# What is beyond a word is no tensor's stride, and a hostile line could have it grow without end.
 
 
 def usual_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -12,7 +13,7 @@ def usual_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step = min(step * max(size, 1), _MOST)
+        step = min(step * max(size, 1), MOST_WORD)
     return tuple(reversed(strides))
 
 
@@ -22,5 +23,5 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     for size, stride in zip(reversed(shape), reversed(strides), strict=False):
         if size != 1 and stride != step and 0 not in shape:
             return False
-        step = min(step * size, _MOST)
+        step = min(step * size, MOST_WORD)
     return True

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from firstfault.diagnose.finding import Confidence, Finding, Kind
 from firstfault.diagnose.rules import Suspect, finding
 from firstfault.record import schema
+from firstfault.record.shapes import usual_strides
 
 KIND = Kind.MISMATCH
 COMPLAINT = re.compile(r"contiguous|stride|layout|tensor ?map", re.IGNORECASE)
@@ -33,7 +34,7 @@ def check(suspect: Suspect) -> Iterator[Finding]:
     if COMPLAINT.search(suspect.said) is None:
         return
     for label, tensor in suspect.tensors:
-        usual = dense(tensor.shape)
+        usual = usual_strides(tensor.shape)
         if not tensor.contiguous or tensor.stride is None or 0 in tensor.shape or not _odd(tensor, usual):
             continue
         text = f"{label} of shape {tensor.shape} has stride {tensor.stride}, and a dense one has {usual}"
@@ -45,12 +46,3 @@ def _odd(tensor: schema.Tensor, usual: tuple[int, ...]) -> bool:
     stride = tensor.stride or ()
     pairs = zip(tensor.shape, stride, usual, strict=False)
     return len(stride) == len(usual) and any(extent == 1 and step != dense for extent, step, dense in pairs)
-
-
-def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a dense tensor, in elements."""
-    steps, step = [], 1
-    for extent in reversed(shape):
-        steps.append(step)
-        step = min(step * max(extent, 1), 2**63 - 1)
-    return tuple(reversed(steps))

@@ -19,7 +19,6 @@ from firstfault.record import codec, schema
 from firstfault.record.shapes import is_contiguous, usual_strides
 
 NOT_THERE = "[unavailable: not in the statistics page]"
-_MOST_BYTES = 2**63 - 1
 UNKNOWN_OP = "(an operator that the recording no longer names)"
 
 Looked = TypeVar("Looked", schema.Call, schema.Return)
@@ -112,7 +111,7 @@ class _Shapes:
         itemsize = _itemsize(tensor)
         if shape is not None:
             tensor.shape, tensor.stride = shape, usual_strides(shape)
-            tensor.nbytes = min(elements(shape) * itemsize, _MOST_BYTES)
+            tensor.nbytes = min(elements(shape) * itemsize, schema.MOST_WORD)
         if strides is not None:
             tensor.stride = strides
         tensor.contiguous = is_contiguous(tensor.shape, tensor.stride or ())

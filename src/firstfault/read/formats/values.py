@@ -76,7 +76,6 @@ _LONGEST_LITERAL = 20_000
 _LONGEST_TEXT = 1000
 _KEPT_VALUE = 2048
 """Longer text is parsed anew each time: what is kept of earlier texts stays within some MB."""
-_LARGEST = 2**63 - 1
 
 
 class Parsed(NamedTuple):
@@ -346,7 +345,7 @@ def _extent(text: str) -> int:
 @lru_cache(maxsize=4096)
 def nbytes(shape: tuple[int, ...], dtype: str) -> int:
     """Bytes of all elements, up to what JSON can carry; an unknown extent counts as 0."""
-    return min(elements(shape) * element_size(dtype), _LARGEST)
+    return min(elements(shape) * element_size(dtype), schema.MOST_WORD)
 
 
 @lru_cache(maxsize=4096)
@@ -354,7 +353,7 @@ def elements(shape: tuple[int, ...]) -> int:
     """How many elements a shape has, up to what JSON can carry; an unknown extent counts as 0."""
     total = 1
     for extent in shape:  # a line can name thousands, whose product would take for ever
-        total = min(total * max(extent, 0), _LARGEST)
+        total = min(total * max(extent, 0), schema.MOST_WORD)
     return total
 
 
@@ -407,8 +406,8 @@ def _literal(text: str) -> schema.Value:
 def _number(text: str) -> schema.Value:
     """As JSON can carry it: within 64 bits, finite."""
     if text.removeprefix("-").isdecimal():
-        value = int(text) if len(text) <= 20 else _LARGEST + 1
-        return value if -_LARGEST - 1 <= value <= _LARGEST else schema.Number(text)
+        value = int(text) if len(text) <= 20 else schema.MOST_WORD + 1
+        return value if -schema.MOST_WORD - 1 <= value <= schema.MOST_WORD else schema.Number(text)
     floating = float(text)
     return floating if math.isfinite(floating) else schema.Number(text)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstfault.diagnose.finding import Confidence
-from firstfault.diagnose.rules.ff206_stride_of_one import dense
 from firstfault.record import schema
+from firstfault.record.shapes import usual_strides
 from tests.unit.diagnose.rules.judging import findings, judged
 from tests.unit.read.samples import call, raised, returned, tensor
 
@@ -57,7 +57,7 @@ def test_a_dimension_of_one_with_another_stride() -> None:
 def test_dense_strides_are_torchs(shape: list[int]) -> None:
     import torch
 
-    assert dense(tuple(shape)) == torch.empty(shape).stride()
+    assert usual_strides(tuple(shape)) == torch.empty(shape).stride()
 
 
 # --- FF207 a number disagrees
